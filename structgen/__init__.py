@@ -1,0 +1,1 @@
+"""structgen: output that always matches the schema."""
