@@ -1,0 +1,1 @@
+"""Parts of the exact JSON Schema validator; `structgen.validate` is the front."""

@@ -1,0 +1,41 @@
+"""Regular expressions as JSON Schema means them: ECMA-262, searched anywhere in the string."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from regress import Regex, RegressError
+
+
+class PatternError(ValueError):
+    """The pattern is not an ECMA-262 regular expression."""
+
+
+@lru_cache(maxsize=4096)
+def compile_pattern(pattern: str) -> Regex:
+    """Compile in unicode mode; a pattern that only the older syntax allows (`\\-`, `[\\w-.]`) in that one.
+
+    Raises:
+        PatternError: neither syntax knows it.
+    """
+    try:
+        return Regex(pattern, "u")
+    except (RegressError, UnicodeEncodeError) as error:
+        try:
+            return Regex(pattern)
+        except (RegressError, UnicodeEncodeError):
+            raise PatternError(str(error)) from None
+
+
+def is_strict_pattern(pattern: str) -> bool:
+    """Whether a string is a regular expression in unicode mode: what `format: regex` asks."""
+    try:
+        Regex(pattern, "u")
+    except (RegressError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the pattern is found somewhere in the text."""
+    return compile_pattern(pattern).find(text) is not None
