@@ -1,17 +1,24 @@
-"""Everything that can go wrong outside the grammar, each with a way out. Grammar errors are re-exported."""
+"""Everything that can go wrong outside the grammar, each with a way out. Grammar errors are re-exported.
+
+Those are looked up when asked for: importing the grammar imports numba, which `structgen --help` need not wait for.
+"""
 
 from __future__ import annotations
 
-from structgen.grammar.errors import (
-    GrammarError,
-    GrammarLimitError,
-    GrammarSyntaxError,
-    SchemaError,
-    UnsatisfiableError,
-    UnsupportedSchemaError,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from structgen.grammar.errors import (
+        GrammarError,
+        GrammarLimitError,
+        GrammarSyntaxError,
+        SchemaError,
+        UnsatisfiableError,
+        UnsupportedSchemaError,
+    )
 
 __all__ = [
+    "GenerationError",
     "GrammarError",
     "GrammarLimitError",
     "GrammarSyntaxError",
@@ -42,6 +49,10 @@ class ModelError(StructgenError):
     """The model cannot be found, fetched or read."""
 
 
+class GenerationError(StructgenError, RuntimeError):
+    """The engine gave up on this request; others are not affected."""
+
+
 class MessagesError(StructgenError, ValueError):
     """The messages are malformed, or the model's chat template refuses them."""
 
@@ -56,3 +67,11 @@ class OutputError(StructgenError, ValueError):
     def __init__(self, message: str, *, text: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.text = text
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'structgen.errors' has no attribute {name!r}")
+    from structgen.grammar import errors as grammar_errors
+
+    return getattr(grammar_errors, name)

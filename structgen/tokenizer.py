@@ -12,7 +12,8 @@ from typing import Any
 from structgen.chat_template import ChatTemplate
 from structgen.errors import MessagesError, ModelError
 from structgen.grammar import Vocabulary
-from structgen.grammar.tokenizer_files import TokenizerFile, TokenizerFileError, load_tokenizer
+from structgen.grammar.token_bytes import TokenizerFileError
+from structgen.grammar.tokenizer_files import TokenizerFile, load_tokenizer
 
 Message = Mapping[str, Any]
 
@@ -77,10 +78,16 @@ class Tokenizer:
             raise MessagesError("there are no messages")
         spelled = sorted({text for text in self.file.special for message in plain if text in message["content"]})
         if self._template is None:
-            return self.encode("\n\n".join(self._protect(m["content"], spelled) for m in plain))
+            return self._encode_without_template("\n\n".join(message["content"] for message in plain), spelled)
         safe = [message | {"content": self._protect(message["content"], spelled)} for message in plain]
         rendered = self._template.render(safe, bos_token=self.file.bos_token, eos_token=self.file.eos_token)
         return self._encode_protected(rendered, spelled) if spelled else self._encode_rendered(rendered)
+
+    def _encode_without_template(self, text: str, spelled: list[str]) -> list[int]:
+        """For models that were never taught a conversation: the contents, after the model's beginning."""
+        if not spelled:
+            return self.encode(text)
+        return self.encode("") + self._encode_protected(self._protect(text, spelled), spelled)
 
     def _encode_rendered(self, text: str) -> list[int]:
         if self.file.backend is None:

@@ -1,0 +1,8 @@
+"""`python -m structgen` is the command `structgen`."""
+
+from __future__ import annotations
+
+from structgen.cli import main
+
+if __name__ == "__main__":
+    main()
