@@ -1,0 +1,349 @@
+"""The engine in a thread of its own, and asyncio on the other side.
+
+Ownership: the thread owns the engine and calls every method of it; nobody else may. The event loop owns the streams.
+Between them lie two queues: commands go in (`queue.SimpleQueue`), events come out (`loop.call_soon_threadsafe`).
+Every stream gets exactly one last event, whatever happens: finished, cancelled, failed, or shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from structgen.errors import StructgenError
+
+log = logging.getLogger("structgen.engine")
+
+# A broken step fails the requests in flight; so many in a row, with none that worked between them, end the engine.
+_MAX_FAILED_STEPS = 3
+
+
+class SequenceLike(Protocol):
+    """What is read of `structgen.engine.Sequence`."""
+
+    @property
+    def closed_early(self) -> bool: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+
+class StepOutputLike(Protocol):
+    """What is read of `structgen.engine.StepOutput`."""
+
+    @property
+    def sequence(self) -> Any: ...
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
+class EngineLike(Protocol):
+    """What is used of `structgen.engine.Engine`; a fake in tests."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any: ...
+
+    def step(self) -> Sequence[StepOutputLike]: ...
+
+    def cancel(self, sequence: Any) -> None: ...
+
+
+class EngineStoppedError(StructgenError):
+    """The engine takes no requests: it shuts down, or it broke."""
+
+
+class EngineBusyError(StructgenError):
+    """So many requests are waiting that one more would only wait too."""
+
+
+class EngineFailedError(StructgenError):
+    """This request failed inside the engine; `message` says why."""
+
+
+_Command = Literal["submit", "cancel", "cancel all", "wake"]
+
+
+class TokenEvent(NamedTuple):
+    """News of one stream.
+
+    Attributes:
+        token_ids: the tokens of this tick, the end-of-sequence token not among them.
+        finish_reason: None while it runs; then "stop", "length", "cancelled" or "error".
+    """
+
+    stream: TokenStream
+    token_ids: Sequence[int]
+    finish_reason: str | None
+
+
+class TokenStream:
+    """One request on its way: iterate over it for lists of token ids.
+
+    Attributes:
+        finish_reason: None until the last event arrived.
+        closed_early: the budget narrowed the choice of tokens (then finish_reason is "length").
+        error: why, when finish_reason is "error".
+    """
+
+    def __init__(self, owner: AsyncEngine, request: tuple[Any, ...], events: asyncio.Queue[TokenEvent] | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.events: asyncio.Queue[TokenEvent] = asyncio.Queue() if events is None else events
+        self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self.finish_reason: str | None = None
+        self.closed_early = False
+        self.error: str | None = None
+        self._owner = owner
+        self._request = request
+
+    def cancel(self) -> None:
+        """Free the request at the next tick; harmless when it is over. Any thread may call this."""
+        self._owner._cancel(self)
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[int]]:
+        """Lists of token ids as they come. Raises EngineFailedError when the request fails."""
+        reason: str | None = None
+        while reason is None:
+            _, token_ids, reason = await self.events.get()
+            if token_ids:
+                yield token_ids
+        if reason == "error":
+            raise EngineFailedError(self.error or "the engine failed")
+
+    def _deliver(
+        self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None
+    ) -> None:
+        """In the event loop's thread."""
+        if self.finish_reason is not None:
+            return
+        self.finish_reason, self.closed_early, self.error = finish_reason, closed_early, error
+        self.events.put_nowait(TokenEvent(self, token_ids, finish_reason))
+
+    def _settle(self, error: Exception | None) -> None:
+        """In the event loop's thread: the engine took the request, or refused it."""
+        if self.accepted.done():
+            return
+        if error is None:
+            self.accepted.set_result(None)
+        else:
+            self.accepted.set_exception(error)
+
+
+class AsyncEngine:
+    """Drives one engine for any number of asyncio callers.
+
+    Args:
+        engine: owned by this object's thread from `start` on.
+        max_pending: requests in flight (running and waiting) before `submit` refuses.
+    """
+
+    def __init__(self, engine: EngineLike, *, max_pending: int = 256) -> None:
+        self.failure: str | None = None
+        self.steps = 0
+        self.last_progress = time.monotonic()
+        self._engine = engine
+        self._max_pending = max_pending
+        self._commands: queue.SimpleQueue[tuple[_Command, TokenStream | None]] = queue.SimpleQueue()
+        self._streams: dict[int, tuple[TokenStream, Any]] = {}  # id(sequence) -> both; the thread's own
+        self._pending = 0
+        self._lock = threading.Lock()  # guards _pending and _closing, the only state of both sides
+        self._closing = False
+        self._failed_steps = 0
+        self._thread = threading.Thread(target=self._run, name="structgen-engine", daemon=True)
+
+    # -- any thread ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Requests in flight, running and waiting."""
+        return self._pending
+
+    def is_making_progress(self, *, patience: float = 60.0) -> bool:
+        """Whether the thread lives and, when there is work, ticked within the last `patience` seconds."""
+        if self.failure is not None or self._closing or not self._thread.is_alive():
+            return False
+        return self._pending == 0 or time.monotonic() - self.last_progress < patience
+
+    async def submit(
+        self,
+        prompt_ids: Iterable[int],
+        params: Any,
+        matcher: Any = None,
+        eos_token_ids: frozenset[int] = frozenset(),
+        *,
+        events: asyncio.Queue[TokenEvent] | None = None,
+    ) -> TokenStream:
+        """Hand a request over and wait until the engine has taken it in; see `Engine.submit` for what it may refuse.
+
+        Args:
+            events: a queue to share between several streams; each event names its stream.
+        Raises:
+            EngineBusyError, EngineStoppedError, and what `Engine.submit` raises.
+        """
+        stream = TokenStream(self, (list(prompt_ids), params, matcher, eos_token_ids), events)
+        with self._lock:
+            if self._closing or self.failure is not None:
+                raise EngineStoppedError(self.failure or "the engine is shutting down")
+            if self._pending >= self._max_pending:
+                raise EngineBusyError(f"{self._pending} requests are in flight already", hint="try again later")
+            self._pending += 1
+            self._commands.put(("submit", stream))
+        try:
+            await stream.accepted
+        except asyncio.CancelledError:
+            stream.cancel()
+            raise
+        return stream
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Refuse new requests, let the running ones finish for `grace` seconds, then cancel them. Idempotent."""
+        with self._lock:
+            self._closing = True
+        self._commands.put(("wake", None))
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, grace)
+            self._commands.put(("cancel all", None))
+            await asyncio.to_thread(self._thread.join, 2.0)
+        if self._thread.is_alive():  # stuck inside a step: nobody may wait for it
+            for stream, _ in list(self._streams.values()):
+                self._tell(stream, stream._deliver, (), "error", False, "the engine did not stop in time")
+        self._refuse_the_rest()
+
+    def _cancel(self, stream: TokenStream) -> None:
+        if stream.finish_reason is None:
+            self._commands.put(("cancel", stream))
+
+    # -- the engine's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._obey()
+                if self.failure is not None or (self._closing and not self._engine.has_work and self._commands.empty()):
+                    break
+                if self._engine.has_work:
+                    self._step()
+        except Exception as error:  # the engine itself is broken: say so, and leave nobody waiting
+            self._break(error)
+        finally:
+            self._refuse_the_rest()
+
+    def _obey(self) -> None:
+        """Carry out what was asked; wait for something to do when there is nothing."""
+        if not self._engine.has_work and not self._closing:
+            self._carry_out(*self._commands.get())
+            self.last_progress = time.monotonic()
+        while not self._commands.empty():
+            self._carry_out(*self._commands.get())
+
+    def _carry_out(self, command: _Command, stream: TokenStream | None) -> None:
+        if command == "submit" and stream is not None:
+            self._take_in(stream)
+        elif command != "wake":
+            self._drop(stream)
+
+    def _take_in(self, stream: TokenStream) -> None:
+        if stream.accepted.cancelled():
+            self._forget()
+            return
+        try:
+            sequence = self._engine.submit(*stream._request)
+        except Exception as error:
+            self._forget()
+            self._tell(stream, stream._settle, error)
+            return
+        self._streams[id(sequence)] = (stream, sequence)
+        self._tell(stream, stream._settle, None)
+
+    def _drop(self, stream: TokenStream | None) -> None:
+        """Cancel one stream, or all of them for None."""
+        for key, (other, sequence) in list(self._streams.items()):
+            if stream is None or other is stream:
+                self._engine.cancel(sequence)
+                self._finish(key, "cancelled", None)
+
+    def _step(self) -> None:
+        try:
+            outputs = self._engine.step()
+        except Exception as error:
+            log.exception("a step of the engine failed")
+            self._fail_streams(error)
+            return
+        self._failed_steps = 0
+        self.steps += 1
+        self.last_progress = time.monotonic()
+        for output in outputs:
+            self._publish(output)
+
+    def _publish(self, output: StepOutputLike) -> None:
+        key = id(output.sequence)
+        if key not in self._streams:  # cancelled in the meantime
+            return
+        stream, sequence = self._streams[key]
+        if output.finish_reason is not None:
+            self._finish(key, output.finish_reason, sequence.error, output.token_ids)
+        elif output.token_ids and not self._tell(stream, stream._deliver, list(output.token_ids), None, False, None):
+            self._drop(stream)
+
+    def _finish(self, key: int, reason: str, error: str | None, token_ids: Sequence[int] = ()) -> None:
+        stream, sequence = self._streams.pop(key)
+        self._forget()
+        self._tell(stream, stream._deliver, list(token_ids), reason, bool(sequence.closed_early), error)
+
+    def _fail_streams(self, error: Exception) -> None:
+        """A step broke: it cannot be known whose fault it is, so all in flight fail, and the engine is emptied."""
+        self._failed_steps += 1
+        reason = f"{type(error).__name__}: {error}"
+        for key, (_, sequence) in list(self._streams.items()):
+            self._engine.cancel(sequence)
+            self._finish(key, "error", reason)
+        if self._engine.has_work and not self._streams:
+            self._engine.step()  # lets it drop what was cancelled; raises when it is beyond repair
+        if self._failed_steps >= _MAX_FAILED_STEPS:
+            raise error
+
+    def _break(self, error: Exception) -> None:
+        log.error("the engine stopped: %s: %s", type(error).__name__, error)
+        with self._lock:
+            self.failure = f"the engine stopped: {type(error).__name__}: {error}"
+        for key in list(self._streams):
+            self._finish(key, "error", self.failure)
+
+    def _refuse_the_rest(self) -> None:
+        """After the last tick: answer those whom the engine never saw."""
+        with self._lock:
+            self._closing = True
+        while True:
+            try:
+                command, stream = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            if command == "submit" and stream is not None:
+                self._forget()
+                self._tell(stream, stream._settle, EngineStoppedError(self.failure or "the engine is shutting down"))
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    @staticmethod
+    def _tell(stream: TokenStream, function: Callable[..., None], *arguments: Any) -> bool:
+        """Call into the stream's event loop; False when that loop is gone."""
+        try:
+            stream.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
