@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         StructgenError,
     )
     from structgen.grammar import Grammar, Vocabulary
-    from structgen.llm import LLM, Result
+    from structgen.llm import LLM
+    from structgen.result import Result
     from structgen.validate import ValidationIssue, Validator
 
 __version__ = "0.1.0"
@@ -60,7 +61,8 @@ _HOME = {
         "StructgenError",
     ),
     "grammar": ("Grammar", "Vocabulary"),
-    "llm": ("LLM", "Result"),
+    "llm": ("LLM",),
+    "result": ("Result",),
     "validate": ("ValidationIssue", "Validator"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
