@@ -1,0 +1,198 @@
+"""The lazy automaton of one compiled grammar: Python's hold on the tables that numba fills.
+
+Ownership: one `Automaton` belongs to one `CompiledGrammar` and is shared by all its matchers. What exists is read
+without a lock (arrays are append-only); whatever adds to the tables holds the lock. An automaton that outgrows its
+bound is not emptied but replaced: matchers notice, and replay their tokens on the new one.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from structgen.grammar.configuration import advance, single_byte, start_config
+from structgen.grammar.distance import byte_distances, token_distances
+from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.program import Program
+from structgen.grammar.tables import (
+    CONFIGS,
+    DEAD,
+    ERROR,
+    GROW,
+    INFINITE,
+    LIMIT,
+    STACKS,
+    Array,
+    grown,
+    new_tables,
+    size_in_bytes,
+)
+from structgen.grammar.token_mask import interior_room, only_interior_takes_text, walk
+from structgen.grammar.vocabulary import Vocabulary
+
+BYTES_PER_STEP = 200  # a dictionary entry with its key tuple, measured
+
+
+class Mask(NamedTuple):
+    """A mask and what it says about budgets.
+
+    Attributes:
+        bits: int32[mask_words], read-only.
+        highest: the highest min_tokens_to_complete after any allowed token (0: only EOS is allowed).
+        narrowed: a budget took tokens away.
+    """
+
+    bits: Array
+    highest: int
+    narrowed: bool
+
+
+class Automaton:
+    """Configurations, transitions and masks of one program over one vocabulary.
+
+    Raises:
+        UnsatisfiableError: nothing matches, or the vocabulary cannot spell anything that does.
+    """
+
+    def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
+        self.program = program
+        self.vocabulary = vocabulary
+        self._lock = threading.RLock()
+        self._byte_distance = byte_distances(program)
+        if self._byte_distance[program.start] >= INFINITE:
+            raise UnsatisfiableError("nothing matches this grammar", hint="look for contradicting constraints")
+        self._token_distance = token_distances(program, vocabulary.trie)
+        if self._token_distance[program.start] >= INFINITE:
+            raise UnsatisfiableError(
+                "the vocabulary has no tokens for anything that matches",
+                hint="use characters that this tokenizer can spell",
+            )
+        self._path = np.zeros(vocabulary.trie.height + 1, np.int32)
+        self._text, self._starts = vocabulary.token_bytes
+        self._fresh_tables()
+
+    def renewed(self) -> Automaton:
+        """The same automaton with empty tables."""
+        fresh = copy.copy(self)
+        fresh._lock = threading.RLock()
+        fresh._path = self._path.copy()
+        fresh._fresh_tables()
+        return fresh
+
+    def _fresh_tables(self) -> None:
+        self.tables = new_tables(self.program, self._byte_distance, self._token_distance)
+        self.masks: dict[int, Mask] = {}
+        self._steps: dict[tuple[int, int], int] = {}
+        self.start = self._retry(lambda: start_config(self.tables, self.program.start))
+
+    def _retry(self, compute: Callable[[], int]) -> int:
+        """Run something that may need more room, growing the tables until it fits."""
+        while True:
+            result = compute()
+            if result == GROW:
+                self.tables = grown(self.tables)
+            elif result == LIMIT:
+                self.tables.meta[ERROR] = 0
+                raise GrammarLimitError(
+                    "too many ways to read the text so far",
+                    hint="make alternatives start differently, or counted repetitions less ambiguous",
+                )
+            else:
+                return result
+
+    def after_token(self, config: int, token: int) -> int:
+        """The configuration after a token's bytes; DEAD when it is refused."""
+        key = (config, token)
+        known = self._steps.get(key)
+        if known is None:
+            with self._lock:
+                known = self._compute_step(config, token)
+                self._steps[key] = known
+        return known
+
+    def _compute_step(self, config: int, token: int) -> int:
+        if not 0 <= token < len(self.vocabulary.tokens) or self.vocabulary.tokens[token] is None:
+            return DEAD
+        start, stop = self._starts[token], self._starts[token + 1]
+        following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
+        if following >= 0 and self.tables.config_cost[following] >= INFINITE:
+            return DEAD
+        return following
+
+    def after_bytes(self, config: int, text: bytes) -> int:
+        """The configuration after any bytes; DEAD when they do not fit."""
+        array = np.frombuffer(text, dtype=np.uint8)
+        with self._lock:
+            return self._retry(lambda: advance(self.tables, config, array, 0, len(array)))
+
+    def is_final(self, config: int) -> bool:
+        return bool(self.tables.config_final[config])
+
+    def cost(self, config: int) -> int:
+        """min_tokens_to_complete, EOS included."""
+        return int(self.tables.config_cost[config])
+
+    def forced_bytes(self, config: int, most: int) -> bytes:
+        """The bytes that must follow, at most `most` of them."""
+        out = bytearray()
+        with self._lock:
+            while len(out) < most and not self.is_final(config):
+                byte = int(single_byte(self.tables, config))
+                if byte < 0:
+                    break
+                out.append(byte)
+                config = self.after_bytes(config, bytes((byte,)))
+        return bytes(out)
+
+    def mask(self, config: int) -> Mask:
+        """The mask of a configuration without a budget; kept."""
+        known = self.masks.get(config)
+        if known is None:
+            with self._lock:
+                known = self._compute_mask(config, INFINITE - 1)
+                self.masks[config] = known
+        return known
+
+    def mask_within(self, config: int, budget: int) -> Mask:
+        """The mask when `budget` tokens, EOS included, are left: only what can still be completed in time."""
+        plain = self.mask(config)
+        if plain.highest < budget:
+            return plain
+        with self._lock:
+            return self._compute_mask(config, budget - 1)
+
+    def _compute_mask(self, config: int, limit: int) -> Mask:
+        vocabulary = self.vocabulary
+        bits = np.zeros(vocabulary.mask_words, np.int32)
+        seen = np.zeros(2, np.int64)
+        trie = vocabulary.trie
+        room = interior_room(self.tables, config, limit, seen)
+        if room >= 0 and only_interior_takes_text(self.tables, config):
+            plain = vocabulary.plain_text
+            bits |= plain.masks[min(room, len(plain.masks) - 1)]
+            trie = plain.others
+        self._retry(lambda: walk(self.tables, trie, config, limit, self._path, bits, seen))
+        if self.is_final(config):
+            bits |= vocabulary.eos_mask
+        bits.flags.writeable = False
+        return Mask(bits, int(seen[0]), bool(seen[1]))
+
+    @property
+    def size_in_bytes(self) -> int:
+        """What configurations, masks and remembered steps take."""
+        rows = len(self.masks) * self.vocabulary.mask_words * 4
+        return size_in_bytes(self.tables) + rows + len(self._steps) * BYTES_PER_STEP
+
+    def stats(self) -> dict[str, int]:
+        """Sizes, for people and metrics."""
+        return {
+            "states": self.program.size,
+            "configurations": int(self.tables.meta[CONFIGS]),
+            "stacks": int(self.tables.meta[STACKS]),
+            "masks": len(self.masks),
+            "bytes": self.size_in_bytes,
+        }

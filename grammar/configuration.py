@@ -1,0 +1,396 @@
+"""The lazy configuration automaton: the transition function of a program, computed when first needed.
+
+A configuration is the set of all (state, stack) pairs that the bytes read so far can have led to. Stacks are
+hash-consed linked lists, configurations are interned to small integers, and `transitions[config, byte]` remembers
+every step, so that a configuration that was seen before costs one table look-up a byte.
+
+Pairs that no bytes can complete are dropped as they arise: what is in a configuration is alive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structgen.grammar.numba_cache import jit
+from structgen.grammar.program import Op
+from structgen.grammar.tables import (
+    CONFIGS,
+    DEAD,
+    ELEMENTS,
+    ERROR,
+    GROW,
+    INFINITE,
+    LIMIT,
+    MAX_ELEMENTS,
+    STACKS,
+    STAMP,
+    UNKNOWN,
+    VISITED,
+    Array,
+    Tables,
+    config_slot,
+    stack_slot,
+)
+
+BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
+RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
+
+
+@jit
+def saturate(value: int) -> int:
+    return min(value, INFINITE)
+
+
+@jit
+def member_cost(tables: Tables, distance: Array, object_: int, index: int) -> int:
+    """What the required member number `index` of an object adds to the distance to the object's end."""
+    offset = tables.code[object_, 1]
+    start = tables.edges[offset + 3 + 2 * index]
+    after = tables.edges[offset + 1]
+    if distance[start] >= INFINITE or distance[after] >= INFINITE:
+        return INFINITE
+    return max(distance[start] - distance[after], 0) + 1
+
+
+@jit
+def _required_index(tables: Tables, object_: int, member: int) -> int:
+    offset = tables.code[object_, 1]
+    for index in range(tables.code[object_, 2]):
+        if tables.edges[offset + 2 + 2 * index] == member:
+            return index
+    return -1
+
+
+@jit
+def _object_below(tables: Tables, stack: int) -> int:
+    """The OBJECT state whose members are on top of the stack."""
+    while tables.stack_count[stack] != -1:
+        stack = tables.stack_parent[stack]
+    return tables.stack_return[stack]
+
+
+@jit
+def _frame_cost(tables: Tables, distance: Array, ret: int, count: int, parent: int) -> int:
+    """The distance that a frame adds to what lies below it; INFINITE when it cannot be completed."""
+    code = tables.code
+    if code[ret, 0] == LOOP:
+        offset = code[ret, 1]
+        missing = max(code[ret, 2] - count - 1, 0)
+        cost = np.int64(distance[tables.edges[offset + 1]])
+        if missing > 0:
+            cost += np.int64(missing) * distance[tables.edges[offset]]
+        return int(min(cost, INFINITE))
+    if code[ret, 0] == OBJECT:
+        cost = np.int64(0)
+        if count == -1:
+            for index in range(code[ret, 2]):
+                cost += member_cost(tables, distance, ret, index)
+        else:
+            index = _required_index(tables, ret, count)
+            if index >= 0:
+                cost -= member_cost(tables, distance, ret, index)
+        return int(min(cost, INFINITE))
+    return distance[ret]
+
+
+@jit
+def push(tables: Tables, ret: int, count: int, parent: int) -> int:
+    """The stack node for frame (ret, count) above `parent`, interned."""
+    slot = stack_slot(tables, ret, count, parent)
+    mask = len(tables.stack_hash) - 1
+    while tables.stack_hash[slot] >= 0:
+        node = tables.stack_hash[slot]
+        if (
+            tables.stack_return[node] == ret
+            and tables.stack_count[node] == count
+            and tables.stack_parent[node] == parent
+        ):
+            return node
+        slot = (slot + 1) & mask
+    node = tables.meta[STACKS]
+    if node >= len(tables.stack_return):
+        tables.meta[ERROR] = GROW
+        return 0
+    tables.meta[STACKS] = node + 1
+    tables.stack_return[node] = ret
+    tables.stack_count[node] = count
+    tables.stack_parent[node] = parent
+    bytes_ = _frame_cost(tables, tables.byte_distance, ret, count, parent)
+    tokens = _frame_cost(tables, tables.token_distance, ret, count, parent)
+    tables.stack_alive[node] = tables.stack_alive[parent] and bytes_ < INFINITE
+    if tokens >= INFINITE or tables.stack_cost[parent] >= INFINITE:
+        tables.stack_cost[node] = INFINITE
+    else:
+        tables.stack_cost[node] = saturate(tables.stack_cost[parent] + tokens)
+    tables.stack_hash[slot] = node
+    return node
+
+
+@jit
+def _with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
+    """`stack` with `member` inserted into the descending run of seen members; -1 when it is there already.
+
+    The order makes equal sets equal stacks, whatever order they were seen in.
+    """
+    below = stack
+    moved = 0
+    while tables.stack_count[below] > member and tables.stack_return[below] == object_:
+        below = tables.stack_parent[below]
+        moved += 1
+    if tables.stack_return[below] == object_ and tables.stack_count[below] == member:
+        return -1
+    node = push(tables, object_, member, below)
+    for step in range(moved):
+        above = stack
+        for _ in range(moved - 1 - step):
+            above = tables.stack_parent[above]
+        node = push(tables, object_, tables.stack_count[above], node)
+    return node
+
+
+@jit
+def _all_required_seen(tables: Tables, stack: int, object_: int) -> bool:
+    seen = 0
+    while tables.stack_count[stack] != -1:
+        if _required_index(tables, object_, tables.stack_count[stack]) >= 0:
+            seen += 1
+        stack = tables.stack_parent[stack]
+    return seen == tables.code[object_, 2]
+
+
+@jit
+def _visit(tables: Tables, key: int) -> bool:
+    """Whether the pair is new in the closure under way."""
+    stamp = tables.meta[STAMP]
+    mixed = key * np.int64(0x9E3779B97F4A7C1)
+    slot = (mixed ^ (mixed >> np.int64(31))) & np.int64(VISITED - 1)
+    while tables.visited_stamp[slot] == stamp:
+        if tables.visited_key[slot] == key:
+            return False
+        slot = (slot + 1) & (VISITED - 1)
+    tables.visited_stamp[slot] = stamp
+    tables.visited_key[slot] = key
+    return True
+
+
+@jit
+def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
+    """Put a pair on the worklist, unless nothing can complete it."""
+    if tables.byte_distance[state] >= INFINITE or not tables.stack_alive[stack]:
+        return top
+    if top >= tables.work.shape[1]:
+        tables.meta[ERROR] = LIMIT
+        return top
+    tables.work[0, top] = np.int64(stack) << 32 | np.int64(state)
+    return top + 1
+
+
+@jit
+def _return(tables: Tables, top: int, stack: int) -> int:
+    """Pop a frame and go on where it says."""
+    ret, count, parent = tables.stack_return[stack], tables.stack_count[stack], tables.stack_parent[stack]
+    if tables.code[ret, 0] != LOOP:
+        return _offer(tables, top, ret, parent)
+    offset, least, most = tables.code[ret, 1], tables.code[ret, 2], tables.code[ret, 3]
+    done = count + 1
+    if done >= least:
+        top = _offer(tables, top, tables.edges[offset + 1], parent)
+    if most < 0 or done < most:
+        if most < 0:
+            done = min(done, least)  # further counting would only make equal things different
+        top = _offer(tables, top, tables.edges[offset], push(tables, ret, done, parent))
+    return top
+
+
+@jit
+def _choose(tables: Tables, top: int, state: int, stack: int) -> int:
+    object_ = _object_below(tables, stack)
+    offset = tables.code[state, 1]
+    for index in range(tables.code[state, 2]):
+        member, start = tables.edges[offset + 2 * index], tables.edges[offset + 2 * index + 1]
+        if tables.byte_distance[start] >= INFINITE:
+            continue
+        after = stack if member < 0 else _with_member(tables, stack, object_, member)
+        if after >= 0:
+            top = _offer(tables, top, start, after)
+    return top
+
+
+@jit
+def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
+    """Follow a state that consumes nothing."""
+    code, edges = tables.code, tables.edges
+    op, a, b = code[state, 0], code[state, 1], code[state, 2]
+    if op == SPLIT:
+        for index in range(a, a + b):
+            top = _offer(tables, top, edges[index], stack)
+    elif op == CALL:
+        # A call in tail position needs no frame: recursion at the end of a rule keeps the stack flat.
+        top = _offer(tables, top, a, stack if code[b, 0] == RETURN else push(tables, b, 0, stack))
+    elif op == RETURN:
+        top = _return(tables, top, stack)
+    elif op == LOOP:
+        if b == 0:
+            top = _offer(tables, top, edges[a + 1], stack)
+        if code[state, 3] != 0:
+            top = _offer(tables, top, edges[a], push(tables, state, 0, stack))
+    elif op == OBJECT:
+        top = _offer(tables, top, edges[a], push(tables, state, -1, stack))
+    elif op == CHOOSE:
+        top = _choose(tables, top, state, stack)
+    elif op == CLOSE and _all_required_seen(tables, stack, a):
+        while tables.stack_count[stack] != -1:
+            stack = tables.stack_parent[stack]
+        top = _offer(tables, top, b, tables.stack_parent[stack])
+    return top
+
+
+@jit
+def _close(tables: Tables, top: int) -> int:
+    """Follow the worklist to pairs that consume a byte or accept; they land in work[1]. Returns how many."""
+    tables.meta[STAMP] += 1
+    found, steps = 0, 0
+    while top > 0:
+        top -= 1
+        key = tables.work[0, top]
+        if not _visit(tables, key):
+            continue
+        steps += 1
+        if steps >= 2 * MAX_ELEMENTS or found >= MAX_ELEMENTS:
+            tables.meta[ERROR] = LIMIT
+        if tables.meta[ERROR] != 0:
+            return 0
+        state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
+        op = tables.code[state, 0]
+        if op == BYTE or op == RANGES or (op == RETURN and stack == 0):
+            tables.work[1, found] = key
+            found += 1
+        else:
+            top = _expand(tables, top, state, stack)
+    return found
+
+
+@jit
+def _sort(values: Array) -> None:
+    if len(values) > 40:
+        values.sort()
+        return
+    for index in range(1, len(values)):
+        value = values[index]
+        place = index
+        while place > 0 and values[place - 1] > value:
+            values[place] = values[place - 1]
+            place -= 1
+        values[place] = value
+
+
+@jit
+def _intern(tables: Tables, found: int) -> int:
+    """The configuration with the pairs work[1, :found]."""
+    pairs = tables.work[1, :found]
+    _sort(pairs)
+    slot = config_slot(tables, pairs)
+    mask = len(tables.config_hash) - 1
+    while tables.config_hash[slot] >= 0:
+        config = tables.config_hash[slot]
+        start = tables.config_start[config]
+        if tables.config_start[config + 1] - start == found:
+            same = True
+            for index in range(found):
+                if tables.elements[start + index] != pairs[index]:
+                    same = False
+                    break
+            if same:
+                return config
+        slot = (slot + 1) & mask
+    config, start = tables.meta[CONFIGS], tables.meta[ELEMENTS]
+    if config >= len(tables.config_cost) or start + found > len(tables.elements):
+        tables.meta[ERROR] = GROW
+        return GROW
+    tables.meta[CONFIGS] = config + 1
+    tables.meta[ELEMENTS] = start + found
+    cost = INFINITE
+    for index in range(found):
+        key = pairs[index]
+        tables.elements[start + index] = key
+        state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
+        if tables.code[state, 0] == RETURN:
+            tables.config_final[config] = True
+        if tables.token_distance[state] < INFINITE and tables.stack_cost[stack] < INFINITE:
+            cost = min(cost, saturate(tables.token_distance[state] + tables.stack_cost[stack] + 1))
+    tables.config_start[config + 1] = start + found
+    tables.config_cost[config] = cost
+    tables.config_hash[slot] = config
+    return config
+
+
+@jit
+def start_config(tables: Tables, state: int) -> int:
+    """The first configuration of a program; DEAD when nothing matches."""
+    found = _close(tables, _offer(tables, 0, state, 0))
+    if tables.meta[ERROR] != 0:
+        return tables.meta[ERROR]
+    return _intern(tables, found) if found else DEAD
+
+
+@jit
+def transition(tables: Tables, config: int, byte: int) -> int:
+    """The configuration after one more byte, computed and remembered. DEAD, or GROW / LIMIT with nothing stored."""
+    top = 0
+    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+        key = tables.elements[index]
+        state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
+        op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
+        if op == BYTE:
+            if a == byte:
+                top = _offer(tables, top, b, stack)
+        elif op == RANGES:
+            for edge in range(a, a + 3 * b, 3):
+                if tables.edges[edge] <= byte <= tables.edges[edge + 1]:
+                    top = _offer(tables, top, tables.edges[edge + 2], stack)
+    result = DEAD
+    if top > 0:
+        found = _close(tables, top)
+        if tables.meta[ERROR] != 0:
+            return tables.meta[ERROR]
+        if found > 0:
+            result = _intern(tables, found)
+            if result < 0:
+                return result
+    tables.transitions[config, byte] = result
+    return result
+
+
+@jit
+def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> int:
+    """Read text[start:stop] (uint8) from a configuration on."""
+    for index in range(start, stop):
+        following = tables.transitions[config, text[index]]
+        if following == UNKNOWN:
+            following = transition(tables, config, text[index])
+        if following < 0:
+            return following
+        config = following
+    return config
+
+
+@jit
+def single_byte(tables: Tables, config: int) -> int:
+    """The one byte that can follow when exactly one can; -1 otherwise. (Acceptance here is the caller's matter.)"""
+    only = -1
+    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+        state = tables.elements[index] & np.int64(0xFFFFFFFF)
+        op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
+        if op == BYTE:
+            if only >= 0 and only != a:
+                return -1
+            only = a
+        elif op == RANGES:
+            for edge in range(a, a + 3 * b, 3):
+                if tables.byte_distance[tables.edges[edge + 2]] >= INFINITE:
+                    continue
+                low = tables.edges[edge]
+                if low != tables.edges[edge + 1] or (only >= 0 and only != low):
+                    return -1
+                only = low
+    return only

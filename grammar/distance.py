@@ -1,0 +1,114 @@
+"""How far every state is from completion: in bytes, and in tokens of a vocabulary.
+
+Both are least fixpoints of the same equations (Knuth's generalisation of shortest paths to grammars), relaxed in
+alternating sweeps. INFINITE means: never. In bytes that is emptiness of the language; in tokens it also says that
+the vocabulary cannot spell what is needed.
+
+The token distance counts one token a byte, and along literals the fewest tokens that spell them. It is an upper
+bound with the property that budget-aware closing stands on: from a state with bound B, some token leads to a
+state with a bound of at most B - 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structgen.grammar.configuration import BYTE, CALL, CHOOSE, CLOSE, LOOP, OBJECT, RANGES, RETURN, SPLIT, saturate
+from structgen.grammar.numba_cache import jit
+from structgen.grammar.program import Program
+from structgen.grammar.tables import INFINITE, Array
+from structgen.grammar.token_trie import TokenTrie, child
+
+
+def byte_distances(program: Program) -> Array:
+    """int32[S]: the fewest bytes from each state to the RETURN of its frame."""
+    distance = np.full(program.size, INFINITE, np.int32)
+    costs = np.ones(256, np.int32)
+    ascending = False
+    while _sweep(program.code, program.edges, costs, distance, ascending):
+        ascending = not ascending
+    return distance
+
+
+def token_distances(program: Program, trie: TokenTrie) -> Array:
+    """int32[S]: an upper bound of the fewest tokens from each state to the RETURN of its frame."""
+    distance = np.full(program.size, INFINITE, np.int32)
+    costs = np.full(256, INFINITE, np.int32)
+    single = (trie.depth == 0) & (trie.token >= 0)
+    costs[trie.byte[single]] = 1
+    ascending = False
+    while True:
+        changed = _sweep(program.code, program.edges, costs, distance, ascending)
+        changed |= _literal_sweep(program.code, trie, distance)
+        if not changed:
+            return distance
+        ascending = not ascending
+
+
+@jit
+def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: int) -> int:
+    op, a, b = code[state, 0], code[state, 1], code[state, 2]
+    best = np.int64(INFINITE)
+    if op == RETURN:
+        best = np.int64(0)
+    elif op == BYTE:
+        best = np.int64(costs[a]) + distance[b]
+    elif op == RANGES:
+        for edge in range(a, a + 3 * b, 3):
+            following = np.int64(distance[edges[edge + 2]])
+            if following + 1 < best:
+                for byte in range(edges[edge], edges[edge + 1] + 1):
+                    if costs[byte] == 1:
+                        best = following + 1
+                        break
+    elif op == SPLIT:
+        for index in range(a, a + b):
+            best = min(best, np.int64(distance[edges[index]]))
+    elif op == CALL:
+        best = np.int64(distance[a]) + distance[b]
+    elif op == LOOP:
+        best = np.int64(distance[edges[a + 1]])
+        if b > 0:
+            best += np.int64(b) * distance[edges[a]]
+    elif op == OBJECT:
+        best = np.int64(distance[edges[a]])
+        for index in range(b):
+            start, after = np.int64(distance[edges[a + 3 + 2 * index]]), np.int64(distance[edges[a + 1]])
+            best += max(start - after, 0) + 1 if start < INFINITE and after < INFINITE else INFINITE
+    elif op == CHOOSE:
+        for index in range(b):
+            best = min(best, np.int64(distance[edges[a + 2 * index + 1]]))
+    elif op == CLOSE:
+        best = np.int64(distance[b])
+    return saturate(best)
+
+
+@jit
+def _sweep(code: Array, edges: Array, costs: Array, distance: Array, ascending: bool) -> bool:
+    changed = False
+    size = len(code)
+    for index in range(size):
+        state = index if ascending else size - 1 - index
+        value = _evaluate(code, edges, costs, distance, state)
+        if value < distance[state]:
+            distance[state] = value
+            changed = True
+    return changed
+
+
+@jit
+def _literal_sweep(code: Array, trie: TokenTrie, distance: Array) -> bool:
+    """Tokens of several bytes along chains of BYTE states."""
+    changed = False
+    for index in range(len(code)):
+        first = len(code) - 1 - index
+        state, node = first, -1
+        while code[state, 0] == BYTE:
+            node = child(trie, node, code[state, 1])
+            if node < 0:
+                break
+            state = code[state, 2]
+            if trie.token[node] >= 0 and distance[state] + 1 < distance[first]:
+                distance[first] = distance[state] + 1
+                changed = True
+    return changed

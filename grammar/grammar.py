@@ -1,0 +1,88 @@
+"""What an output must look like, before any tokenizer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from structgen.grammar.compiler import CompiledGrammar
+from structgen.grammar.errors import SchemaError, UnsatisfiableError
+from structgen.grammar.program import Program, ProgramBuilder
+from structgen.grammar.vocabulary import Vocabulary
+
+
+class Grammar:
+    """An immutable language of byte strings; make one with a `from_...` constructor.
+
+    Attributes:
+        program: its automaton.
+        kind: "json_schema", "regex" or "choice".
+    """
+
+    def __init__(self, program: Program, kind: str) -> None:
+        self.program = program
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"Grammar(kind={self.kind!r}, states={self.program.size})"
+
+    @classmethod
+    def from_json_schema(cls, schema: Any, **options: Any) -> Grammar:
+        """The JSON texts that a schema allows.
+
+        Args:
+            schema: a dict, a bool, or the schema as JSON text.
+            **options: the fields of `JsonOptions`.
+        Raises:
+            SchemaError, UnsupportedSchemaError, UnsatisfiableError, GrammarLimitError: each with a pointer.
+        """
+        from structgen.grammar.json_schema.compile import compile_schema
+        from structgen.grammar.json_schema.options import JsonOptions
+
+        return cls(compile_schema(schema, JsonOptions.of(options)), "json_schema")
+
+    @classmethod
+    def any_json(cls, *, root_object: bool = False, **options: Any) -> Grammar:
+        """Any JSON value, or any JSON object."""
+        return cls.from_json_schema({"type": "object"} if root_object else True, **options)
+
+    @classmethod
+    def from_regex(cls, pattern: str) -> Grammar:
+        """All texts that match a regex as a whole: ECMA-262 syntax, and Python's named groups.
+
+        Raises:
+            GrammarSyntaxError: with the position of the fault.
+        """
+        from structgen.grammar.regex_program import regex_program
+
+        return cls(regex_program(pattern), "regex")
+
+    @classmethod
+    def from_choices(cls, choices: Iterable[str]) -> Grammar:
+        """Exactly one of the given texts.
+
+        Raises:
+            SchemaError: a choice is not a text. UnsatisfiableError: there are no choices.
+        """
+        from structgen.grammar.byte_trie import literal_alternatives
+
+        texts = list(dict.fromkeys(choices))
+        for text in texts:
+            if not isinstance(text, str):
+                raise SchemaError(f"choices are texts, not {type(text).__name__}", hint="convert each choice to str")
+        if not texts:
+            raise UnsatisfiableError("there is nothing to choose from", hint="give at least one choice")
+        builder = ProgramBuilder()
+        try:
+            words = [(text.encode(), builder.accept) for text in texts]
+        except UnicodeEncodeError as error:
+            raise SchemaError("a choice has a lone surrogate", hint="use valid Unicode text") from error
+        return cls(builder.finish(literal_alternatives(builder, words)), "choice")
+
+    def compile(self, vocabulary: Vocabulary) -> CompiledGrammar:
+        """Bind to a tokenizer. Cheap: masks are computed when first needed, and kept.
+
+        Raises:
+            UnsatisfiableError: nothing that matches can be spelled with this vocabulary.
+        """
+        return CompiledGrammar(self, vocabulary)

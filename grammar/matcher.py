@@ -1,0 +1,191 @@
+"""One sequence's cursor through a compiled grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from structgen.grammar.tables import DEAD, Array
+
+if TYPE_CHECKING:
+    from structgen.grammar.automaton import Automaton
+    from structgen.grammar.compiler import CompiledGrammar
+
+FORCED_BYTES = 512  # how far forced text is looked ahead
+_CONTEXT_TOKENS = 4  # how many tokens at the end may join with what is not known yet
+
+
+class Matcher:
+    """Follows one output through a grammar. Cheap to make and to copy; not for several threads at once.
+
+    The history of tokens and configurations is kept, so that `rollback` takes any number of steps.
+    """
+
+    __slots__ = ("_automaton", "_compiled", "_configs", "_tokens", "is_terminated", "mask_was_narrowed")
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self._compiled = compiled
+        self._automaton: Automaton = compiled.automaton
+        self._configs = [self._automaton.start]
+        self._tokens: list[int] = []
+        self.is_terminated = False
+        self.mask_was_narrowed = False
+
+    @property
+    def compiled(self) -> CompiledGrammar:
+        return self._compiled
+
+    @property
+    def tokens(self) -> list[int]:
+        """The accepted token ids, EOS included."""
+        return list(self._tokens)
+
+    def _here(self) -> int:
+        """The current configuration, on the automaton that is current."""
+        if self._automaton is not self._compiled.automaton:
+            self._replay()
+        return self._configs[-1]
+
+    def _replay(self) -> None:
+        self._automaton = automaton = self._compiled.automaton
+        config = automaton.start
+        self._configs = [config]
+        for token in self._tokens[: len(self._tokens) - self.is_terminated]:
+            config = automaton.after_token(config, token)
+            self._configs.append(config)
+
+    def fill_mask(self, row: Array, budget: int | None = None) -> None:
+        """Write the mask of the tokens that may come next.
+
+        Args:
+            row: int32[mask_words], overwritten.
+            budget: how many tokens, EOS included, may still be generated. Only tokens are allowed after which the
+                value can be completed within `budget - 1`; `mask_was_narrowed` then says whether that took
+                any token away. With less than `min_tokens_to_complete` nothing may be left.
+        """
+        config = self._here()
+        automaton = self._automaton
+        self.mask_was_narrowed = False
+        if self.is_terminated:
+            row[:] = 0
+        elif budget is None:
+            known = automaton.masks.get(config)
+            row[:] = known.bits if known is not None else automaton.mask(config).bits
+        else:
+            mask = automaton.mask_within(config, budget)
+            row[:] = mask.bits
+            self.mask_was_narrowed = mask.narrowed
+        self._compiled.keep_within_bounds()
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a token. False: it is not allowed here, and nothing has changed."""
+        if self.is_terminated:
+            return False
+        config = self._here()
+        if token_id in self._compiled.vocabulary.eos_token_ids:
+            if not self._automaton.is_final(config):
+                return False
+            self._tokens.append(token_id)
+            self.is_terminated = True
+            return True
+        following = self._automaton.after_token(config, token_id)
+        if following < 0:
+            return False
+        self._configs.append(following)
+        self._tokens.append(token_id)
+        return True
+
+    def accept_string(self, text: str | bytes) -> bool:
+        """Advance by raw bytes, whatever tokens spell them: for tests and tools. All or nothing.
+
+        Raises:
+            RuntimeError: tokens were accepted before (bytes and tokens are not mixed in one history).
+        """
+        if self._tokens:
+            raise RuntimeError("accept_string needs a matcher that has not accepted tokens")
+        data = text.encode() if isinstance(text, str) else text
+        following = self._automaton.after_bytes(self._configs[-1], data)
+        if following == DEAD:
+            return False
+        self._configs[-1] = following
+        return True
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens.
+
+        Raises:
+            ValueError: fewer tokens were accepted.
+        """
+        if not 0 <= count <= len(self._tokens):
+            raise ValueError(f"cannot take back {count} of {len(self._tokens)} tokens")
+        if count == 0:
+            return
+        self._here()
+        configs = count - self.is_terminated
+        if configs:
+            del self._configs[-configs:]
+        del self._tokens[-count:]
+        self.is_terminated = False
+
+    def copy(self) -> Matcher:
+        """An independent cursor at the same place."""
+        other = Matcher(self._compiled)
+        other._automaton = self._automaton
+        other._configs = self._configs.copy()
+        other._tokens = self._tokens.copy()
+        other.is_terminated = self.is_terminated
+        return other
+
+    def reset(self) -> None:
+        """Back to the beginning."""
+        self._automaton = self._compiled.automaton
+        self._configs = [self._automaton.start]
+        self._tokens = []
+        self.is_terminated = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what was accepted so far is a whole value, so that EOS is legal now."""
+        return not self.is_terminated and self._automaton.is_final(self._here())
+
+    @property
+    def min_tokens_to_complete(self) -> int:
+        """An upper bound of the tokens, EOS included, that completion takes from here; 0 when terminated."""
+        return 0 if self.is_terminated else self._automaton.cost(self._here())
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come next, as the tokenizer would spell them; changes nothing.
+
+        Forced bytes are certain, tokens are not: the text is encoded together with the tokens before it, and
+        trailing tokens are dropped while some longer token could cover their place and more.
+        """
+        if self.is_terminated:
+            return []
+        config = self._here()
+        text = self._automaton.forced_bytes(config, FORCED_BYTES)
+        if not text:
+            return []
+        vocabulary = self._compiled.vocabulary
+        context = self._tokens[-_CONTEXT_TOKENS:]
+        before = b"".join(vocabulary.tokens[i] or b"" for i in context)
+        ids = vocabulary.encode(before + text)
+        ids = ids[len(context) :] if ids[: len(context)] == context else vocabulary.encode(text)
+        return self._certain(config, text, ids)
+
+    def _certain(self, config: int, text: bytes, ids: Sequence[int]) -> list[int]:
+        """The tokens at the start of `ids` that are allowed and that no longer token can replace."""
+        vocabulary, automaton = self._compiled.vocabulary, self._automaton
+        kept, position = 0, 0
+        places = [0]
+        for token in ids:
+            config = automaton.after_token(config, token)
+            if config < 0:
+                return list(ids[:kept])
+            kept += 1
+            position += len(vocabulary.tokens[token] or b"")
+            places.append(position)
+        for index in range(max(0, kept - _CONTEXT_TOKENS), kept):
+            following = vocabulary.continuations(text[places[index] : position])
+            if any(automaton.after_bytes(config, bytes((byte,))) != DEAD for byte in following):
+                return list(ids[:index])
+        return list(ids)

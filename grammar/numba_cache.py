@@ -1,0 +1,51 @@
+"""Compile numba functions once per version of this folder.
+
+numba's own disk cache looks only at the file of the decorated function and misses edits in the files it calls:
+measured, a stale result. So the cache lies in a folder named by a hash of all sources here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cache_folder() -> Path:
+    """Where structgen keeps what it can make again: `$STRUCTGEN_CACHE`, or the user's cache folder."""
+    given = os.environ.get("STRUCTGEN_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgen"
+
+
+def _sources_key() -> str:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        text = path.read_bytes()
+        if b"@jit" in text:
+            digest.update(path.name.encode() + text)
+    return digest.hexdigest()[:16]
+
+
+_FOLDER = cache_folder() / "numba" / _sources_key()
+
+
+def jit(function: F) -> F:
+    """`numba.njit` without the GIL, with the disk cache where it can be written."""
+    previous = config.CACHE_DIR
+    try:
+        _FOLDER.mkdir(parents=True, exist_ok=True)
+        config.CACHE_DIR = str(_FOLDER)
+        return cast(F, numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+    except (OSError, RuntimeError):  # a read-only home: compile in every process, still correct
+        return cast(F, numba.njit(nogil=True, boundscheck=False)(function))
+    finally:
+        config.CACHE_DIR = previous

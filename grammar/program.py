@@ -1,0 +1,199 @@
+"""The intermediate form of every grammar: a flat program for a non-deterministic pushdown automaton over bytes.
+
+A state is four int32 words `(op, a, b, c)`; a state number is its index. States either consume a byte (BYTE,
+RANGES), or are followed without consuming anything (the others). A frame on the stack is `(state, count)`:
+
+    BYTE    a = byte, b = next
+    RANGES  a = offset into edges, b = number of (low, high, next) triples, c = Interior
+    SPLIT   a = offset into edges, b = number of targets
+    CALL    a = first state of the callee, b = where to go on after its RETURN: pushes (b, 0)
+    RETURN  pops; with an empty stack the whole word is accepted
+    LOOP    a = offset into edges of [body, exit], b = min, c = max (-1: none): repeats the body, which ends in
+            RETURN, between min and max times. Counts live in the frame, so `a{1,5000}` costs five states.
+    OBJECT  a = offset into edges of [choose, after, (member, first state) of each required member], b = how many
+            pushes the frame (OBJECT, -1): the members seen so far will be frames above it; `after` is where
+            every member ends
+    CHOOSE  a = offset into edges, b = number of (member, first state) pairs: each member that was not seen yet
+            is marked as seen and entered; member -1 may come any number of times
+    CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
+
+A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from structgen.grammar.charset import ByteRanges, CharSet, utf8_sequences
+from structgen.grammar.errors import GrammarLimitError
+
+MAX_STATES = 4_000_000
+
+
+class Op(IntEnum):
+    FAIL = 0
+    BYTE = 1
+    RANGES = 2
+    SPLIT = 3
+    CALL = 4
+    RETURN = 5
+    LOOP = 6
+    OBJECT = 7
+    CHOOSE = 8
+    CLOSE = 9
+
+
+class Interior(IntEnum):
+    """What a RANGES state knows about plain string content (characters that JSON does not escape)."""
+
+    NONE = 0
+    FREE = 1  # any plain text leads back to this very state
+    COUNTED = 2  # any plain character leads to RETURN, with a LOOP on top of the stack
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A finished program. `code` is int32[states, 4], `edges` int32[n]; both read-only."""
+
+    code: npt.NDArray[np.int32]
+    edges: npt.NDArray[np.int32]
+    start: int
+
+    @property
+    def size(self) -> int:
+        return len(self.code)
+
+
+class ProgramBuilder:
+    """Builds a program. States are reserved, then set once; reserving ahead makes loops and recursion plain."""
+
+    def __init__(self) -> None:
+        self._code = array("i")
+        self._edges = array("i")
+        self._tails: dict[tuple[ByteRanges, int], int] = {}
+        self.fail = self.reserve()
+        self.accept = self.reserve()
+        self._set(self.accept, Op.RETURN)
+
+    @property
+    def size(self) -> int:
+        return len(self._code) >> 2
+
+    def reserve(self) -> int:
+        state = len(self._code) >> 2
+        if state >= MAX_STATES:
+            raise GrammarLimitError(
+                f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
+            )
+        self._code.extend((0, 0, 0, 0))
+        return state
+
+    def _set(self, state: int, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
+        offset = state << 2
+        code = self._code
+        code[offset], code[offset + 1], code[offset + 2], code[offset + 3] = op, a, b, c
+
+    def _add_edges(self, values: Iterable[int]) -> int:
+        offset = len(self._edges)
+        self._edges.extend(values)
+        return offset
+
+    def set_byte(self, state: int, byte: int, target: int) -> None:
+        self._set(state, Op.BYTE, byte, target)
+
+    def set_ranges(
+        self, state: int, triples: Sequence[tuple[int, int, int]], interior: Interior = Interior.NONE
+    ) -> None:
+        """Byte edges `(low, high, next)`; overlapping ones are followed all."""
+        flat = [number for triple in triples for number in triple]
+        self._set(state, Op.RANGES, self._add_edges(flat), len(triples), interior)
+
+    def set_split(self, state: int, targets: Sequence[int]) -> None:
+        self._set(state, Op.SPLIT, self._add_edges(targets), len(targets))
+
+    def set_call(self, state: int, callee: int, then: int) -> None:
+        self._set(state, Op.CALL, callee, then)
+
+    def set_loop(self, state: int, body: int, exit_: int, least: int, most: int | None) -> None:
+        self._set(state, Op.LOOP, self._add_edges((body, exit_)), least, -1 if most is None else most)
+
+    def set_object(self, state: int, choose: int, after: int, required: Sequence[tuple[int, int]]) -> None:
+        flat = [number for pair in required for number in pair]
+        self._set(state, Op.OBJECT, self._add_edges([choose, after, *flat]), len(required))
+
+    def set_choose(self, state: int, members: Sequence[tuple[int, int]]) -> None:
+        flat = [number for pair in members for number in pair]
+        self._set(state, Op.CHOOSE, self._add_edges(flat), len(members))
+
+    def set_close(self, state: int, object_: int, then: int) -> None:
+        self._set(state, Op.CLOSE, object_, then)
+
+    def split(self, targets: Sequence[int]) -> int:
+        if len(targets) == 1:
+            return targets[0]
+        state = self.reserve()
+        self.set_split(state, targets)
+        return state
+
+    def call(self, callee: int, then: int) -> int:
+        state = self.reserve()
+        self._set(state, Op.CALL, callee, then)
+        return state
+
+    def literal(self, text: bytes, then: int) -> int:
+        """A chain of BYTE states; returns the first."""
+        if not text:
+            return then
+        start = len(self._code) >> 2
+        if start + len(text) >= MAX_STATES:
+            self.reserve()
+        flat: list[int] = []
+        state = start
+        for byte in text:
+            state += 1
+            flat += (1, byte, state, 0)
+        flat[-2] = then
+        self._code.extend(flat)
+        return start
+
+    def set_literal(self, state: int, text: bytes, then: int) -> None:
+        if text:
+            self.set_byte(state, text[0], self.literal(text[1:], then))
+        else:
+            self.set_split(state, [then])
+
+    def tail(self, sequence: ByteRanges, then: int) -> int:
+        """States for a fixed-length sequence of byte ranges, shared between equal tails."""
+        if not sequence:
+            return then
+        key = (sequence, then)
+        state = self._tails.get(key)
+        if state is None:
+            rest = self.tail(sequence[1:], then)
+            state = self._tails[key] = self.reserve()
+            low, high = sequence[0]
+            if low == high:
+                self.set_byte(state, low, rest)
+            else:
+                self.set_ranges(state, [(low, high, rest)])
+        return state
+
+    def sequences(self, sequences: Iterable[ByteRanges], then: int) -> list[tuple[int, int, int]]:
+        """Edges for alternatives, each a non-empty sequence of byte ranges that ends in `then`."""
+        return [(one[0][0], one[0][1], self.tail(one[1:], then)) for one in sequences]
+
+    def characters(self, chars: CharSet, then: int) -> list[tuple[int, int, int]]:
+        """Edges for one character of a set, spelled in UTF-8."""
+        return self.sequences(utf8_sequences(chars), then)
+
+    def finish(self, start: int) -> Program:
+        code = np.frombuffer(self._code, dtype=np.int32).reshape(-1, 4) if self._code else np.zeros((0, 4), np.int32)
+        edges = np.frombuffer(self._edges, dtype=np.int32) if self._edges else np.zeros(0, np.int32)
+        code.flags.writeable = edges.flags.writeable = False
+        return Program(code, edges, start)

@@ -1,0 +1,195 @@
+"""Regexes and character automata as program states, in a given spelling of characters.
+
+A single regex keeps its structure: counted repetition becomes a LOOP whose count lives on the stack, so nothing is
+unrolled. Assertions at the ends of the pattern are resolved here; others go through the character automaton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from structgen.grammar.char_dfa import CharDFA, char_dfa
+from structgen.grammar.charset import ANY, CharSet, union
+from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.program import Interior, Program, ProgramBuilder
+from structgen.grammar.regex_syntax import parse_regex
+from structgen.grammar.regex_tree import (
+    Alt,
+    Assertion,
+    Chars,
+    Concat,
+    Empty,
+    Node,
+    Repeat,
+    alt,
+    assertions,
+    concat,
+    nullable,
+    repeat,
+)
+
+Edges = list[tuple[int, int, int]]
+Spelling = Callable[[ProgramBuilder, CharSet, int], Edges]  # byte edges for one character of a set, then a state
+
+ANY_TEXT = Repeat(Chars(ANY), 0, None)
+UNROLLED = 4  # repetitions of one character that are cheaper as states than as a counter
+MAX_STRIP_DEPTH = 200
+
+
+def raw(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
+    """Characters in plain UTF-8."""
+    return builder.characters(chars, then)
+
+
+def regex_program(pattern: str) -> Program:
+    """All texts that a pattern matches as a whole."""
+    tree = without_end_assertions(parse_regex(pattern), search=False)
+    builder = ProgramBuilder()
+    if assertions(tree):
+        dfa = char_dfa(tree)
+        if dfa.is_empty:
+            raise UnsatisfiableError("the assertions in this pattern contradict each other", position=0)
+        return builder.finish(place_dfa(builder, dfa, builder.accept, raw))
+    start = builder.reserve()
+    place_tree(builder, tree, start, builder.accept, raw)
+    return builder.finish(start)
+
+
+def without_end_assertions(tree: Node, *, search: bool) -> Node:
+    """A tree for the whole text, with `^` and `$` at the ends of alternatives resolved.
+
+    With `search`, an end that is not anchored may be preceded or followed by any text.
+    """
+    options = list(tree.options) if isinstance(tree, Alt) else [tree]
+    return alt([_anchored(option, search) for option in options])
+
+
+def _anchored(option: Node, search: bool) -> Node:
+    items = list(option.items) if isinstance(option, Concat) else [option]
+    first, last = 0, len(items)
+    while first < last and _is_assertion(items[first], "start"):
+        first += 1
+    while last > first and _is_assertion(items[last - 1], "end"):
+        last -= 1
+    whole = items[first:last]
+    if search and last == len(items):
+        whole = [*whole, ANY_TEXT]
+    if search and first == 0:
+        whole = [ANY_TEXT, *whole]
+    return concat(whole)
+
+
+def _is_assertion(node: Node, kind: str) -> bool:
+    return isinstance(node, Assertion) and node.kind == kind
+
+
+def place_tree(builder: ProgramBuilder, root: Node, entry: int, then: int, spelling: Spelling) -> None:
+    """Set state `entry` so that it reads the tree, which has no assertions, and goes on at `then`."""
+    todo: list[tuple[Node, int, int]] = [(root, entry, then)]
+    while todo:
+        node, state, after = todo.pop()
+        if isinstance(node, Chars):
+            builder.set_ranges(state, spelling(builder, node.chars, after))
+        elif isinstance(node, Empty):
+            builder.set_split(state, [after])
+        elif isinstance(node, Concat):
+            places = [state, *(builder.reserve() for _ in node.items[1:]), after]
+            todo += zip(node.items, places, places[1:], strict=False)
+        elif isinstance(node, Alt):
+            places = [builder.reserve() for _ in node.options]
+            builder.set_split(state, places)
+            todo += [(option, place, after) for option, place in zip(node.options, places, strict=True)]
+        elif isinstance(node, Repeat):
+            todo += _place_repeat(builder, node, state, after, spelling)
+        else:
+            raise AssertionError("assertions are resolved before this")
+
+
+def _place_repeat(
+    builder: ProgramBuilder, node: Repeat, state: int, after: int, spelling: Spelling
+) -> list[tuple[Node, int, int]]:
+    """Set a repetition's own states; returns what is left to place."""
+    item, least, most = node.item, node.least, node.most
+    anything = isinstance(item, Chars) and item.chars == ANY
+    if most is None and least <= 1:
+        body = builder.reserve()
+        hub = state if least == 0 else builder.reserve()
+        builder.set_split(hub, [body, after])
+        if least == 1:
+            builder.set_split(state, [body])
+        if anything:
+            builder.set_ranges(body, spelling(builder, ANY, hub), Interior.FREE)
+            return []
+        return [(item, body, hub)]
+    if (least, most) == (0, 1):
+        body = builder.reserve()
+        builder.set_split(state, [body, after])
+        return [(item, body, after)]
+    if isinstance(item, Chars) and most is not None and most <= UNROLLED:
+        return _unrolled(builder, item, least, most, state, after)
+    if nullable(item):
+        least, item = 0, without_empty(item)
+    body = builder.reserve()
+    builder.set_loop(state, body, after, least, most)
+    if anything:
+        builder.set_ranges(body, spelling(builder, ANY, builder.accept), Interior.COUNTED)
+        return []
+    return [(item, body, builder.accept)]
+
+
+def _unrolled(
+    builder: ProgramBuilder, item: Node, least: int, most: int, state: int, after: int
+) -> list[tuple[Node, int, int]]:
+    todo = []
+    for count in range(most):
+        following = after if count == most - 1 else builder.reserve()
+        place = state
+        if count >= least:
+            place = builder.reserve()
+            builder.set_split(state, [place, after])
+        todo.append((item, place, following))
+        state = following
+    return todo
+
+
+def without_empty(node: Node, depth: int = 0) -> Node:
+    """The tree without the empty text: a counted body that takes nothing would make counts meaningless."""
+    if depth > MAX_STRIP_DEPTH:
+        raise GrammarLimitError("repetitions of optional parts are nested too deeply", hint="simplify the pattern")
+    if not nullable(node):
+        return node
+    if isinstance(node, Alt):
+        kept = [without_empty(option, depth + 1) for option in node.options if not isinstance(option, Empty)]
+        return alt(kept) if kept else Chars(())
+    if isinstance(node, Repeat):
+        item = without_empty(node.item, depth + 1)
+        most = None if node.most is None else node.most - 1
+        return concat([item, repeat(item, 0, most)])
+    if isinstance(node, Concat):
+        # The first part that takes something, each in turn.
+        items = node.items
+        return alt([concat([without_empty(one, depth + 1), *items[i + 1 :]]) for i, one in enumerate(items)])
+    return Chars(())
+
+
+def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelling) -> int:
+    """States for a character automaton that is not empty; returns the first."""
+    entries = [builder.reserve() for _ in dfa.rows]
+    for state, row in enumerate(dfa.rows):
+        by_target: dict[int, list[CharSet]] = {}
+        for index, target in enumerate(row):
+            if target >= 0:
+                by_target.setdefault(target, []).append(dfa.classes[index])
+        edges: Edges = []
+        loops_freely = False
+        for target, sets in by_target.items():
+            chars = union(*sets)
+            loops_freely = loops_freely or (target == state and chars == ANY)
+            edges += spelling(builder, chars, entries[target])
+        entry = entries[state]
+        if state in dfa.accepting:
+            entry = builder.reserve()
+            builder.set_split(entries[state], [entry, then])
+        # Text that leads from the split back to the split is as good as a loop of the RANGES state itself.
+        builder.set_ranges(entry, edges, Interior.FREE if loops_freely else Interior.NONE)
+    return entries[0]

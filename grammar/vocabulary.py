@@ -1,0 +1,154 @@
+"""A tokenizer as a grammar sees it: ids and their exact bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from structgen.grammar.tables import Array
+from structgen.grammar.token_mask import plain_length
+from structgen.grammar.token_trie import TokenTrie, build_trie, child
+
+Encode = Callable[[bytes], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """The tokens that are plain JSON string content in whole characters.
+
+    Attributes:
+        masks: int32[longest + 1, mask_words]; row k has the plain tokens of at most k characters.
+        others: the trie of all other tokens.
+    """
+
+    masks: Array
+    others: TokenTrie
+
+
+class Vocabulary:
+    """Token ids and their bytes, with the tables that every grammar shares. Immutable.
+
+    Args:
+        tokens: the bytes of each id; None for special and unused ids, which no grammar ever allows.
+        eos_token_ids: the ids that end an output.
+        encode: the tokenizer's own encoding of bytes; longest match is used without it.
+        size: the width of the logits, when wider than the tokenizer (padding is never allowed).
+    Raises:
+        ValueError: for ids outside of the vocabulary.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes | None],
+        eos_token_ids: Iterable[int],
+        *,
+        encode: Encode | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.size = len(tokens) if size is None else size
+        if self.size < len(tokens):
+            raise ValueError(f"size is {size}, but there are {len(tokens)} tokens")
+        self.eos_token_ids = frozenset(int(i) for i in eos_token_ids)
+        for token_id in self.eos_token_ids:
+            if not 0 <= token_id < self.size:
+                raise ValueError(f"EOS token id {token_id} is outside of the vocabulary of {self.size}")
+        # An EOS token ends the output and never spells text, even where it has bytes; empty tokens never advance.
+        self.tokens: tuple[bytes | None, ...] = tuple(
+            (bytes(token) or None) if token is not None and i not in self.eos_token_ids else None
+            for i, token in enumerate(tokens)
+        )
+        self._encode = encode
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Any, *, size: int | None = None) -> Vocabulary:
+        """From a Hugging Face `tokenizer.json` (file or folder), a GGUF file, or a tokenizer object."""
+        from structgen.grammar.tokenizer_files import load_tokenizer
+
+        loaded = load_tokenizer(tokenizer)
+        return cls(loaded.tokens, loaded.eos_token_ids, encode=loaded.encode, size=size)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary(size={self.size}, eos_token_ids={sorted(self.eos_token_ids)})"
+
+    @property
+    def mask_words(self) -> int:
+        """int32 words of one mask row."""
+        return (self.size + 31) // 32
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        return build_trie(self.tokens, range(len(self.tokens)))
+
+    @cached_property
+    def token_bytes(self) -> tuple[Array, Array]:
+        """All tokens in one uint8 array, and int64[V + 1] offsets."""
+        starts = np.zeros(len(self.tokens) + 1, np.int64)
+        np.cumsum([len(token or b"") for token in self.tokens], out=starts[1:])
+        return np.frombuffer(b"".join(token or b"" for token in self.tokens), dtype=np.uint8), starts
+
+    @cached_property
+    def plain_text(self) -> PlainText:
+        blob, starts = self.token_bytes
+        lengths = np.full(len(self.tokens), -1, np.int64)
+        for i, token in enumerate(self.tokens):
+            if token is not None:
+                lengths[i] = plain_length(blob[starts[i] : starts[i + 1]])
+        longest = int(lengths.max(initial=0))
+        bits = np.zeros((longest + 1, self.mask_words * 32), np.bool_)
+        for length in range(1, longest + 1):
+            bits[length, : len(lengths)] = (lengths > 0) & (lengths <= length)
+        masks = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+        others = build_trie(self.tokens, np.flatnonzero(lengths < 0).tolist())
+        return PlainText(np.ascontiguousarray(masks), others)
+
+    @cached_property
+    def eos_mask(self) -> Array:
+        mask = np.zeros(self.mask_words, np.int32)
+        for token_id in self.eos_token_ids:
+            mask[token_id >> 5] |= np.uint32(1 << (token_id & 31)).astype(np.int32)
+        return mask
+
+    def encode(self, text: bytes) -> list[int]:
+        """Token ids whose bytes join to `text`: the tokenizer's own where it gave an `encode`.
+
+        Raises:
+            ValueError: the vocabulary cannot spell the text.
+        """
+        if self._encode is not None:
+            ids = [int(i) for i in self._encode(text)]
+            if b"".join(self.tokens[i] or b"" for i in ids) == text:
+                return ids
+        return self._longest_match(text)
+
+    def continuations(self, text: bytes) -> list[int]:
+        """The bytes that follow `text` in tokens that begin with it."""
+        trie, node = self.trie, -1
+        for byte in text:
+            node = int(child(trie, node, byte))
+            if node < 0:
+                return []
+        following, current = [], node + 1
+        while current < trie.end[node]:
+            following.append(int(trie.byte[current]))
+            current = int(trie.end[current])
+        return following
+
+    def _longest_match(self, text: bytes) -> list[int]:
+        trie, ids, position = self.trie, [], 0
+        while position < len(text):
+            node, best, end = -1, -1, position
+            for index in range(position, len(text)):
+                node = int(child(trie, node, text[index]))
+                if node < 0:
+                    break
+                if trie.token[node] >= 0:
+                    best, end = int(trie.token[node]), index + 1
+            if best < 0:
+                raise ValueError(f"the vocabulary cannot spell byte 0x{text[position]:02x}")
+            ids.append(best)
+            position = end
+        return ids
