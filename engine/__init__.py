@@ -1,0 +1,28 @@
+"""The engine: token ids in, token ids out. It knows no text, no tokenizer and no HTTP."""
+
+from __future__ import annotations
+
+from structgen.engine.engine import Engine, StepOutput
+from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError
+from structgen.engine.llama import LlamaModel
+from structgen.engine.model_config import ModelConfig
+from structgen.engine.runner import ModelRunner, TorchRunner
+from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.sequence import Sequence
+from structgen.engine.weights import load_model
+
+__all__ = [
+    "BudgetError",
+    "ContextLengthError",
+    "Engine",
+    "EngineError",
+    "LlamaModel",
+    "ModelConfig",
+    "ModelError",
+    "ModelRunner",
+    "SamplingParams",
+    "Sequence",
+    "StepOutput",
+    "TorchRunner",
+    "load_model",
+]

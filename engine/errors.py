@@ -1,0 +1,41 @@
+"""What can go wrong in the engine, for the caller to tell apart."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of everything the engine raises on purpose. `hint` says what to change (it may be empty)."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class ModelError(EngineError):
+    """A model folder or file that cannot be used: missing, damaged, or of another architecture."""
+
+
+class BudgetError(EngineError, ValueError):
+    """The request may generate fewer tokens than its grammar needs. `least` tokens (EOS included) would do."""
+
+    def __init__(self, max_tokens: int, least: int) -> None:
+        super().__init__(
+            f"max_tokens={max_tokens} is too small: the shortest output takes {least} tokens",
+            hint=f"set max_tokens to {least} or more",
+        )
+        self.max_tokens = max_tokens
+        self.least = least
+
+
+class ContextLengthError(EngineError, ValueError):
+    """The prompt (with the least possible output) does not fit in `max_context` tokens."""
+
+    def __init__(self, prompt_tokens: int, max_context: int, least: int = 1) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and at least {least} must follow; the context holds {max_context}",
+            hint="shorten the prompt, or load the model with a larger max_context",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_context = max_context
+        self.least = least

@@ -1,0 +1,47 @@
+"""KVCache: the keys and values of every computed token, as tensors. Who owns which page is PageAllocator's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structgen.engine.model_config import ModelConfig
+
+
+class KVCache:
+    """One tensor a layer, [pages, page_size, 2 * kv_heads, head_dim]: a token's keys, then its values.
+
+    Token-major, so that writing the tokens of a step is one indexed copy (by page * page_size + offset) and reading
+    a page table is one gather. The memory is reserved, not touched: pages that are never used cost no RAM. What no
+    token has written is zero: reading past a short row's end must find finite numbers for the mask to hide.
+    """
+
+    def __init__(self, config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype) -> None:
+        self.pages, self.page_size = pages, page_size
+        self.kv_heads, self.head_dim = config.kv_heads, config.head_dim
+        width = 2 * config.kv_heads * config.head_dim
+        self.layers = [_untouched_zeros(pages, page_size * width, dtype) for _ in range(config.layers)]
+        self._tokens = [layer.view(pages * page_size, width) for layer in self.layers]
+
+    def write(self, layer: int, index: Tensor, keys_values: Tensor) -> None:
+        """keys_values [tokens, 2 * kv_heads * head_dim] go to the token places `index` [tokens]."""
+        self._tokens[layer].index_copy_(0, index, keys_values)
+
+    def read(self, layer: int, table: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [rows, kv_heads, tokens, head_dim], of `rows` page tables laid end to end."""
+        gathered = self.layers[layer].index_select(0, table).view(rows, -1, 2 * self.kv_heads, self.head_dim)
+        heads = gathered.transpose(1, 2)
+        return heads[:, : self.kv_heads], heads[:, self.kv_heads :]
+
+    def clear(self, pages: Iterable[int]) -> None:
+        index = torch.tensor(list(pages), dtype=torch.int64)
+        for layer in self.layers:
+            layer.index_fill_(0, index, 0)
+
+
+def _untouched_zeros(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Zeros that the system maps on first use (numpy asks for them so; torch.zeros would write them all)."""
+    return torch.from_numpy(np.zeros((rows, columns * dtype.itemsize), dtype=np.uint8)).view(dtype)

@@ -1,0 +1,69 @@
+"""ModelRunner: the seam between the engine and whatever computes logits; TorchRunner: PyTorch on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from structgen.engine.kv_cache import KVCache
+from structgen.engine.llama import LlamaModel
+from structgen.engine.step import StepSlot
+
+PAGE_SIZE = 16
+DEFAULT_CONTEXT = 8192
+
+
+class ModelRunner(Protocol):
+    """Steps run in the order they are launched. `launch` may return before the step has run; `wait` may not.
+
+    After `wait`, `slot.logits` holds one row for each of `slot.rows`. An exception from either ends the step, and
+    running the same slot's tokens again must give the same result.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    @property
+    def page_size(self) -> int: ...
+
+    @property
+    def pages(self) -> int: ...
+
+    def launch(self, slot: StepSlot) -> None: ...
+
+    def wait(self, slot: StepSlot) -> None: ...
+
+    def clear(self, pages: Iterable[int]) -> None:
+        """Forget what stands in the pages of a sequence that failed: it may be NaN, which no mask hides."""
+        ...
+
+
+class TorchRunner:
+    """Owns the KV cache. The device is the caller's own thread: `launch` notes the step, `wait` computes it.
+
+    So a step that is launched at the end of a tick costs nothing until the next tick needs its logits.
+    """
+
+    def __init__(self, model: LlamaModel, *, max_batch: int, max_context: int | None = None) -> None:
+        self.model = model
+        self.vocab_size = model.config.vocab_size
+        self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
+        self.page_size = PAGE_SIZE
+        self.pages = max_batch * -(-self.max_context // PAGE_SIZE)
+        model.reserve(self.max_context)
+        self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
+
+    def launch(self, slot: StepSlot) -> None:
+        """Nothing to do: there is no second thread to hand the step to."""
+
+    def wait(self, slot: StepSlot) -> None:
+        hidden = self.model.hidden(slot.input, self._cache)
+        if slot.rows:
+            wanted = hidden if len(slot.rows) == len(hidden) else hidden[slot.sampled_at]
+            slot.logits[: len(slot.rows)] = self.model.head(wanted)
+
+    def clear(self, pages: Iterable[int]) -> None:
+        self._cache.clear(pages)

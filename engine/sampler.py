@@ -1,0 +1,93 @@
+"""Masked sampling: logits and a bitmask -> one token a row, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import torch
+from torch import Tensor
+
+from structgen.engine.sampling_params import SamplingParams
+
+# The most likely tokens that are tried before sorting the whole vocabulary for top_p; they nearly always suffice.
+NUCLEUS_GUESS = 256
+
+
+class Sampler:
+    """Owns the scratch that expands a mask of 32 tokens a word to one byte a token."""
+
+    def __init__(self, *, max_batch: int, vocab_size: int) -> None:
+        words = -(-vocab_size // 32)
+        self._vocab_size = vocab_size
+        self._bits = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
+        self._spread = torch.empty(max_batch, words * 4, 8, dtype=torch.uint8)
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        logits: Tensor,
+        mask: Tensor,
+        constrained: Items[bool],
+        params: Items[SamplingParams],
+        uniforms: Items[float],
+    ) -> list[int | str]:
+        """One entry a row: a token id, or why none could be picked. Masked-out logits are overwritten with -inf.
+
+        logits [R, V] float32, mask [R, ceil(V / 32)] int32; `uniforms` are each row's next draw from its own stream,
+        used by rows that are not greedy. A row's result depends on that row alone.
+        """
+        highest, tokens = logits.max(dim=1)
+        finite = torch.isfinite(highest)  # max propagates NaN
+        if any(constrained):
+            self._forbid(logits, mask, constrained)
+            highest, tokens = logits.max(dim=1)
+        possible = torch.isfinite(highest)
+        picks: list[int | str] = []
+        for row, (token, is_finite, is_possible) in enumerate(
+            zip(tokens.tolist(), finite.tolist(), possible.tolist(), strict=True)
+        ):
+            if not is_finite:
+                picks.append("the model's logits are not finite")
+            elif not is_possible:
+                picks.append("the mask allows no token")
+            elif params[row].greedy:
+                picks.append(token)
+            else:
+                picks.append(draw(logits[row], params[row], uniforms[row]))
+        return picks
+
+    def _forbid(self, logits: Tensor, mask: Tensor, constrained: Items[bool]) -> None:
+        for row, has_mask in enumerate(constrained):
+            if has_mask:  # little-endian words: byte t // 8 holds token t
+                octets = mask[row].view(torch.uint8)[:, None]
+                spread = torch.bitwise_and(octets, self._bits, out=self._spread[row])
+                logits[row].masked_fill_(spread.view(-1)[: self._vocab_size] == 0, -torch.inf)
+
+
+def draw(logits: Tensor, params: SamplingParams, uniform: float) -> int:
+    """Pick from softmax(logits / temperature) [V], cut to top_p, by inverting its distribution at `uniform` in [0, 1).
+
+    A token of probability 0 is never picked: the first token whose cumulated probability exceeds the target adds to it.
+    """
+    shifted = (logits - logits.max()) / params.temperature
+    probabilities = torch.softmax(shifted, dim=0)
+    if params.top_p == 1:
+        return _invert(probabilities, uniform)
+    kept, tokens = _nucleus(probabilities, params.top_p)
+    return int(tokens[_invert(kept, uniform)])
+
+
+def _nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The fewest most likely tokens that reach `top_p` together: their probabilities and ids, most likely first."""
+    for count in (min(NUCLEUS_GUESS, len(probabilities)), len(probabilities)):
+        kept, tokens = torch.topk(probabilities, count)
+        before = kept.cumsum(0, dtype=torch.float64) - kept
+        size = int((before < top_p).sum())
+        if size < count:
+            break
+    return kept[:size], tokens[:size]
+
+
+def _invert(probabilities: Tensor, uniform: float) -> int:
+    cumulated = probabilities.cumsum(0, dtype=torch.float64)
+    return int(torch.searchsorted(cumulated, cumulated[-1] * uniform, right=True))

@@ -1,0 +1,91 @@
+"""StepSlot: the buffers of one step in flight. Made once; a step writes into them and allocates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from structgen.engine.llama import Chunk, ForwardInput
+from structgen.engine.scheduler import PlanRow, StepPlan
+
+
+class StepSlot:
+    """Sizes: N = `step_tokens`, B = `max_batch`, V = `vocab_size`, P = pages of the longest sequence.
+
+    ids, positions, places  int64 [N]: token, its position, its place in the KV cache
+    tables                  int64 [B, P] flattened: page tables, decode rows padded to one length, then one a chunk
+    sampled_at              int64 [B]: which token of the step each sampling row's logits come from
+    logits                  [B, V] float32, one row a sampling row; the runner fills it
+    mask                    int32 [B, ceil(V / 32)], bit 1 = allowed; `constrained` says which rows have one
+    """
+
+    def __init__(self, *, step_tokens: int, max_batch: int, vocab_size: int, table_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        self._ids, self._positions, self._places, self._tables, self._sampled_at = (
+            torch.zeros(size, dtype=torch.int64)
+            for size in (step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
+        )
+        self._host = [
+            tensor.numpy() for tensor in (self._ids, self._positions, self._places, self._tables, self._sampled_at)
+        ]
+        self.logits = torch.zeros(max_batch, vocab_size, dtype=torch.float32)
+        self.mask = torch.zeros(max_batch, -(-vocab_size // 32), dtype=torch.int32)
+        self.mask_rows = self.mask.numpy()
+        self.constrained = [False] * max_batch
+        self.fault: Exception | None = None  # from launching the step; told when its logits are wanted
+        self.plan = StepPlan((), ())
+        self.rows: tuple[PlanRow, ...] = ()
+        self.input = self._view(0, 0, (), ())
+
+    def stage(self, plan: StepPlan) -> None:
+        """Write the plan's tokens, positions and page tables into the buffers."""
+        self.plan, self.rows, self.fault = plan, plan.sampling_rows, None
+        self.constrained[: len(self.rows)] = [False] * len(self.rows)
+        ids, positions, places, tables, sampled_at = self._host
+        offset, sampling = 0, 0
+        for row in plan.rows:
+            end = offset + row.count
+            where = np.arange(row.start, row.start + row.count)
+            first = row.start // self.page_size
+            pages = np.asarray(row.sequence.pages[first : (row.start + row.count - 1) // self.page_size + 1])
+            ids[offset:end] = row.sequence.tokens(row.start, row.count)
+            positions[offset:end] = where
+            places[offset:end] = pages[where // self.page_size - first] * self.page_size + where % self.page_size
+            if row.samples:
+                sampled_at[sampling] = end - 1
+                sampling += 1
+            offset = end
+        self.input = self._stage_tables(plan, tables, offset)
+
+    @property
+    def sampled_at(self) -> torch.Tensor:
+        return self._sampled_at[: len(self.rows)]
+
+    def _stage_tables(self, plan: StepPlan, tables: npt.NDArray[np.int64], tokens: int) -> ForwardInput:
+        lengths = tuple(row.start + 1 for row in plan.decode)
+        width = -(-max(lengths, default=0) // self.page_size)
+        for index, row in enumerate(plan.decode):
+            pages = row.sequence.pages[:width]
+            tables[index * width : index * width + len(pages)] = pages
+            tables[index * width + len(pages) : (index + 1) * width] = pages[0]
+        at, offset, chunks = width * len(plan.decode), len(plan.decode), []
+        for row in plan.chunks:
+            pages = row.sequence.pages[: -(-(row.start + row.count) // self.page_size)]
+            tables[at : at + len(pages)] = pages
+            view = self._tables[at : at + len(pages)]
+            chunks.append(Chunk(offset=offset, count=row.count, start=row.start, pages=view))
+            at, offset = at + len(pages), offset + row.count
+        return self._view(tokens, width * len(plan.decode), lengths, chunks)
+
+    def _view(self, tokens: int, pages: int, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
+        return ForwardInput(
+            ids=self._ids[:tokens],
+            positions=self._positions[:tokens],
+            places=self._places[:tokens],
+            decode_pages=self._tables[:pages],
+            decode_lengths=lengths,
+            chunks=tuple(chunks),
+        )

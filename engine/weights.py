@@ -1,0 +1,42 @@
+"""load_model: a Hugging Face folder or a GGUF file -> LlamaModel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from structgen.engine.errors import ModelError
+from structgen.engine.gguf_weights import GGUFWeights
+from structgen.engine.llama import LlamaModel, Precision
+from structgen.engine.safetensors_weights import SafetensorsWeights
+
+Dtype = Literal["bfloat16", "float32", "int8", "auto"]
+
+
+def load_model(path: str | Path, *, dtype: Dtype = "auto") -> LlamaModel:
+    """Load a `.gguf` file, or a folder with config.json and *.safetensors (sharded or not).
+
+    ModelError when the file is missing, damaged or not Llama-shaped. `auto` takes the fastest form that the CPU has
+    kernels for: 8-bit weights, or float32 where PyTorch would emulate bfloat16.
+    """
+    precision = _precision(dtype)
+    place = Path(path)
+    if place.is_dir():
+        with SafetensorsWeights(place) as folder:
+            return LlamaModel(folder.config, folder, precision)
+    if not place.is_file():
+        raise ModelError(f"there is no model at {place}", hint="give a .gguf file or a Hugging Face folder")
+    if place.suffix.lower() != ".gguf":
+        raise ModelError(f"{place.name} is not a model file of a known kind", hint="give a .gguf file or a folder")
+    file = GGUFWeights(place)
+    return LlamaModel(file.config, file, precision)
+
+
+def _precision(dtype: Dtype) -> Precision:
+    if dtype == "auto":
+        return "float32" if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else "int8"
+    if dtype not in ("bfloat16", "float32", "int8"):
+        raise ValueError(f"dtype must be bfloat16, float32, int8 or auto, not {dtype!r}")
+    return dtype
