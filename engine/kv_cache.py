@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from structgen.engine.model_config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageTable:
+    """Where `rows` sequences lie: their page lists, padded to one length, end to end in `pages` (int64).
+
+    `first` is set when there is one row and its pages adjoin: then it is read in place, without a gather.
+    """
+
+    pages: Tensor
+    rows: int
+    first: int | None = None
 
 
 class KVCache:
@@ -30,10 +43,14 @@ class KVCache:
         """keys_values [tokens, 2 * kv_heads * head_dim] go to the token places `index` [tokens]."""
         self._tokens[layer].index_copy_(0, index, keys_values)
 
-    def read(self, layer: int, table: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [rows, kv_heads, tokens, head_dim], of `rows` page tables laid end to end."""
-        gathered = self.layers[layer].index_select(0, table).view(rows, -1, 2 * self.kv_heads, self.head_dim)
-        heads = gathered.transpose(1, 2)
+    def read(self, layer: int, table: PageTable) -> tuple[Tensor, Tensor]:
+        """Keys and values of the table's rows, [rows, kv_heads, tokens, head_dim]; a view when the pages adjoin."""
+        pages = self.layers[layer]
+        if table.first is None:
+            found = pages.index_select(0, table.pages)
+        else:
+            found = pages[table.first : table.first + len(table.pages)]
+        heads = found.view(table.rows, -1, 2 * self.kv_heads, self.head_dim).transpose(1, 2)
         return heads[:, : self.kv_heads], heads[:, self.kv_heads :]
 
     def clear(self, pages: Iterable[int]) -> None:

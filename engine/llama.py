@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from structgen.engine.kv_cache import KVCache
+from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.linear import DenseLinear, Int8Linear, Linear, Scratch
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.weight_source import WeightSource
@@ -29,7 +29,7 @@ class Chunk:
     offset: int
     count: int
     start: int
-    pages: Tensor  # int64, the sequence's pages up to start + count tokens
+    table: PageTable  # the sequence's pages up to start + count tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ForwardInput:
     ids: Tensor  # int64 [N]
     positions: Tensor  # int64 [N]
     places: Tensor  # int64 [N]: page * page_size + offset in the page
-    decode_pages: Tensor  # int64 [R * pages]: the decode rows' page tables, padded to one length
+    decode_table: PageTable  # of the R decode rows
     decode_lengths: Sequence[int]  # tokens cached after this step, a row
     chunks: Sequence[Chunk]
 
@@ -119,13 +119,13 @@ class LlamaModel:
         self.reserve(count)
         cache = KVCache(self.config, 1, count, self.dtype)
         places = torch.arange(count)
-        chunk = Chunk(offset=0, count=count, start=0, pages=torch.zeros(1, dtype=torch.int64))
-        empty = torch.empty(0, dtype=torch.int64)
+        table = PageTable(pages=torch.zeros(1, dtype=torch.int64), rows=1, first=0)
+        chunk = Chunk(offset=0, count=count, start=0, table=table)
         step = ForwardInput(
             ids=torch.tensor(ids),
             positions=places,
             places=places,
-            decode_pages=empty,
+            decode_table=table,
             decode_lengths=(),
             chunks=(chunk,),
         )
@@ -148,7 +148,7 @@ class LlamaModel:
         def attend(layer: int, queries: Tensor) -> Tensor:
             parts = []
             if rows:
-                keys, values = cache.read(layer, step.decode_pages, rows)
+                keys, values = cache.read(layer, step.decode_table)
                 query = queries[:rows].view(rows, kv, group, dim)
                 mixed = functional.scaled_dot_product_attention(
                     query, keys[:, :, :longest], values[:, :, :longest], attn_mask=decode_mask
@@ -156,7 +156,7 @@ class LlamaModel:
                 parts.append(mixed.reshape(rows, -1))
             for chunk, mask in zip(step.chunks, chunk_masks, strict=True):
                 end = chunk.start + chunk.count
-                keys, values = cache.read(layer, chunk.pages, 1)
+                keys, values = cache.read(layer, chunk.table)
                 query = queries[chunk.offset : chunk.offset + chunk.count].view(1, chunk.count, kv, group, dim)
                 query = query.permute(0, 2, 3, 1, 4).reshape(1, kv, group * chunk.count, dim)
                 mixed = functional.scaled_dot_product_attention(

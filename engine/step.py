@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from structgen.engine.kv_cache import PageTable
 from structgen.engine.llama import Chunk, ForwardInput
 from structgen.engine.scheduler import PlanRow, StepPlan
 
@@ -28,9 +29,8 @@ class StepSlot:
             torch.zeros(size, dtype=torch.int64)
             for size in (step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
         )
-        self._host = [
-            tensor.numpy() for tensor in (self._ids, self._positions, self._places, self._tables, self._sampled_at)
-        ]
+        self._host = tuple(buffer.numpy() for buffer in (self._ids, self._positions, self._places, self._sampled_at))
+        self._host_tables = self._tables.numpy()
         self.logits = torch.zeros(max_batch, vocab_size, dtype=torch.float32)
         self.mask = torch.zeros(max_batch, -(-vocab_size // 32), dtype=torch.int32)
         self.mask_rows = self.mask.numpy()
@@ -38,13 +38,13 @@ class StepSlot:
         self.fault: Exception | None = None  # from launching the step; told when its logits are wanted
         self.plan = StepPlan((), ())
         self.rows: tuple[PlanRow, ...] = ()
-        self.input = self._view(0, 0, (), ())
+        self.input = self._stage_tables(self.plan, 0)
 
     def stage(self, plan: StepPlan) -> None:
         """Write the plan's tokens, positions and page tables into the buffers."""
         self.plan, self.rows, self.fault = plan, plan.sampling_rows, None
         self.constrained[: len(self.rows)] = [False] * len(self.rows)
-        ids, positions, places, tables, sampled_at = self._host
+        ids, positions, places, sampled_at = self._host
         offset, sampling = 0, 0
         for row in plan.rows:
             end = offset + row.count
@@ -58,34 +58,42 @@ class StepSlot:
                 sampled_at[sampling] = end - 1
                 sampling += 1
             offset = end
-        self.input = self._stage_tables(plan, tables, offset)
+        self.input = self._stage_tables(plan, offset)
 
     @property
     def sampled_at(self) -> torch.Tensor:
         return self._sampled_at[: len(self.rows)]
 
-    def _stage_tables(self, plan: StepPlan, tables: npt.NDArray[np.int64], tokens: int) -> ForwardInput:
+    def _stage_tables(self, plan: StepPlan, tokens: int) -> ForwardInput:
         lengths = tuple(row.start + 1 for row in plan.decode)
-        width = -(-max(lengths, default=0) // self.page_size)
-        for index, row in enumerate(plan.decode):
-            pages = row.sequence.pages[:width]
-            tables[index * width : index * width + len(pages)] = pages
-            tables[index * width + len(pages) : (index + 1) * width] = pages[0]
+        width = self._pages_of(max(lengths, default=0))
+        decode = self._write_table(0, [row.sequence.pages[:width] for row in plan.decode], width)
         at, offset, chunks = width * len(plan.decode), len(plan.decode), []
         for row in plan.chunks:
-            pages = row.sequence.pages[: -(-(row.start + row.count) // self.page_size)]
-            tables[at : at + len(pages)] = pages
-            view = self._tables[at : at + len(pages)]
-            chunks.append(Chunk(offset=offset, count=row.count, start=row.start, pages=view))
+            pages = row.sequence.pages[: self._pages_of(row.start + row.count)]
+            table = self._write_table(at, [pages], len(pages))
+            chunks.append(Chunk(offset=offset, count=row.count, start=row.start, table=table))
             at, offset = at + len(pages), offset + row.count
-        return self._view(tokens, width * len(plan.decode), lengths, chunks)
+        return self._view(tokens, decode, lengths, chunks)
 
-    def _view(self, tokens: int, pages: int, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
+    def _write_table(self, at: int, lists: list[list[int]], width: int) -> PageTable:
+        """Page lists at `at` in the buffer; short ones are padded with a page of their own, which the mask hides."""
+        for index, pages in enumerate(lists):
+            begin = at + index * width
+            self._host_tables[begin : begin + width] = pages + pages[:1] * (width - len(pages))
+        view = self._tables[at : at + len(lists) * width]
+        adjoin = len(lists) == 1 and all(b == a + 1 for a, b in pairwise(lists[0]))
+        return PageTable(pages=view, rows=len(lists), first=lists[0][0] if adjoin else None)
+
+    def _pages_of(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)
+
+    def _view(self, tokens: int, decode: PageTable, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
         return ForwardInput(
             ids=self._ids[:tokens],
             positions=self._positions[:tokens],
             places=self._places[:tokens],
-            decode_pages=self._tables[:pages],
+            decode_table=decode,
             decode_lengths=lengths,
             chunks=tuple(chunks),
         )
