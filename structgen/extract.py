@@ -10,6 +10,7 @@ from structgen.tokenizer import Message
 
 SYSTEM = "You extract facts from a text and answer with one JSON object."
 DEPTH = 4
+MOST_FIELDS = 80
 
 
 def extraction_messages(
@@ -19,10 +20,11 @@ def extraction_messages(
 
     `describe`: name the schema's fields, with their descriptions. `instructions`: the caller's own words.
     """
-    parts = [f"Text:\n{text.strip()}"]
     fields = describe_schema(schema) if describe else ""
-    ask = instructions.strip() if instructions else "Write what the text says as JSON"
-    parts.append(f"{ask}:\n{fields}" if fields else f"{ask}.")
+    parts = [instructions.strip()] if instructions else []
+    parts.append(f"Extract as JSON:\n{fields}" if fields else "Extract as JSON.")
+    # The text comes last: the small model copies best from what it has just read.
+    parts.append(f"Text:\n{text.strip()}")
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
@@ -41,20 +43,22 @@ def describe_schema(schema: dict[str, Any] | bool | None) -> str:
     if not isinstance(schema, dict):
         return ""
     lines: list[str] = []
-    _describe(schema, schema, lines, 0)
-    return "\n".join(lines)
+    _describe(schema, schema, lines, ())
+    return "\n".join(lines[:MOST_FIELDS])
 
 
-def _describe(schema: Any, root: dict[str, Any], lines: list[str], depth: int) -> None:
+def _describe(schema: Any, root: dict[str, Any], lines: list[str], above: tuple[int, ...]) -> None:
+    """`above`: identities of the objects this one lies in; a recursive schema is opened once."""
     target = _object_of(schema, root)
-    if target is None or depth >= DEPTH:
+    if target is None or len(above) >= DEPTH or id(target["properties"]) in above or len(lines) > MOST_FIELDS:
         return
-    for name, field in target.get("properties", {}).items():
+    for name, field in target["properties"].items():
         field = _resolve(field, root)
         words = field.get("description") or ""
         kind = _kind(field, root)
-        lines.append("  " * depth + f"- {name}" + (f" ({kind})" if kind else "") + (f": {words}" if words else ""))
-        _describe(field, root, lines, depth + 1)
+        indent = "  " * len(above)
+        lines.append(f"{indent}- {name}" + (f" ({kind})" if kind else "") + (f": {words}" if words else ""))
+        _describe(field, root, lines, (*above, id(target["properties"])))
 
 
 def _object_of(schema: Any, root: dict[str, Any]) -> dict[str, Any] | None:
@@ -79,10 +83,10 @@ def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
             return seen
         seen = schema | seen
         reference = seen.pop("$ref", None)
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+        if not isinstance(reference, str) or not reference.startswith("#"):
             return seen
         schema = root
-        for part in reference[2:].split("/"):
+        for part in reference.split("/")[1:]:
             schema = schema.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
     return seen
 
