@@ -189,6 +189,7 @@ class AsyncEngine:
         """Hand a request over and wait until the engine has taken it in; see `Engine.submit` for what it may refuse.
 
         Args:
+            matcher: a Matcher, or a function that makes one; it is called in the engine's thread.
             events: a queue to share between several streams; each event names its stream.
         Raises:
             EngineBusyError, EngineStoppedError, and what `Engine.submit` raises.
@@ -260,7 +261,9 @@ class AsyncEngine:
             self._forget()
             return
         try:
-            sequence = self._engine.submit(*stream._request)
+            prompt_ids, params, matcher, eos_token_ids = stream._request
+            cursor = matcher() if callable(matcher) else matcher
+            sequence = self._engine.submit(prompt_ids, params, cursor, eos_token_ids)
         except Exception as error:
             self._forget()
             self._tell(stream, stream._settle, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Number: TypeAlias = int | Decimal
 
@@ -69,3 +69,14 @@ def _scaled(value: Number) -> tuple[int, int]:
     while end and digits[end - 1] == 0:
         end -= 1
     return int(Decimal((0, digits[:end], 0))) if end else 0, exponent + len(digits) - end
+
+
+def plain(value: Any) -> Any:
+    """A copy of a JSON value with floats in place of Decimals, for readers that know only those; may round."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value

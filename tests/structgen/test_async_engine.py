@@ -40,7 +40,7 @@ class FakeOutput:
 
 
 class FakeEngine:
-    """Echoes the prompt, one token a tick (again and again for params "endless"); every call must come from one thread."""
+    """Echoes the prompt, one token a tick, forever when params are "endless"; notes which threads call it."""
 
     def __init__(self) -> None:
         self.running: list[FakeSequence] = []

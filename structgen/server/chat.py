@@ -1,0 +1,140 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+
+from structgen.extract import described_messages
+from structgen.server.body import read_object
+from structgen.server.compiler import CompiledConstraint
+from structgen.server.constraints import find_constraint
+from structgen.server.disconnect import ClientGoneError, until_disconnect
+from structgen.server.errors import NO_RETRY, ApiError, api_error
+from structgen.server.generation import Answer, Generation
+from structgen.server.protocol import ChatRequest, parse_chat_request
+from structgen.server.sse import ChatStream, EventResponse
+from structgen.server.state import ServerState, state_of
+from structgen.validation.numbers import plain
+
+_CLIENT_GONE = 499  # nobody reads it; it marks the access log
+
+
+async def chat_completions(request: Request) -> Response:
+    """One chat answer, whole or as server-sent events."""
+    state = state_of(request)
+    body = await read_object(request, state.settings)
+    chat = parse_chat_request(body, state.settings)
+    _check_model(state, chat)
+    try:
+        constraint, generation = await until_disconnect(request, _start(state, chat))
+        finisher = Finisher(state, constraint)
+        identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": state.llm.name}
+        if chat.stream:
+            stream = ChatStream(generation, identity, finisher.check, chat.include_usage)
+            return EventResponse(stream, state.settings.keep_alive)
+        try:
+            return JSONResponse(await until_disconnect(request, _whole(generation, identity, finisher)))
+        finally:
+            generation.cancel()
+    except ClientGoneError:
+        return Response(status_code=_CLIENT_GONE)
+
+
+def _check_model(state: ServerState, chat: ChatRequest) -> None:
+    if chat.model and chat.model != state.llm.name:
+        message = f"the model `{chat.model}` is not here; `{state.llm.name}` is"
+        raise ApiError(message, code="model_not_found", param="model", status=404)
+
+
+async def _start(state: ServerState, chat: ChatRequest) -> tuple[CompiledConstraint | None, Generation]:
+    """Everything that may refuse the request, before the first byte of an answer."""
+    spec = find_constraint(chat.model_dump(), state.settings)
+    if spec is not None and chat.stops:
+        message = "`stop` would cut the structured output; give one of the two"
+        raise ApiError(message, code="conflicting_fields", param="stop")
+    constraint = None if spec is None else await state.compiler.compile(spec)
+    messages: list[Any] = [_message(turn.model_dump(exclude_unset=True)) for turn in chat.messages]
+    if state.settings.describe and spec is not None and spec.kind == "json":
+        messages = described_messages(messages, plain(spec.payload))
+    generation = Generation(state.engine)
+    try:
+        prompt = await asyncio.to_thread(state.llm.tokenizer.chat_prompt, messages)
+        await generation.start(
+            prompt,
+            _sampling(chat, state),
+            None if constraint is None else constraint.compiled.matcher,
+            state.llm.tokenizer.eos_token_ids,
+            state.llm.tokenizer.stream,
+            chat.stops,
+        )
+    except Exception as error:
+        raise api_error(error) or error from None
+    return constraint, generation
+
+
+def _message(turn: dict[str, Any]) -> dict[str, Any]:
+    """Templates know `system`, not OpenAI's newer name for it."""
+    return turn | {"role": "system"} if turn["role"] == "developer" else turn
+
+
+def _sampling(chat: ChatRequest, state: ServerState) -> Sequence[Any]:
+    """Parameters of each of the n answers; with a seed each gets its own, so that they differ and can be repeated."""
+    from structgen.engine.sampling_params import SamplingParams
+
+    settings = state.settings
+    return [
+        SamplingParams(
+            max_tokens=settings.default_max_tokens if chat.budget is None else chat.budget,
+            temperature=settings.default_temperature if chat.temperature is None else chat.temperature,
+            top_p=1.0 if chat.top_p is None else chat.top_p,
+            seed=None if chat.seed is None else chat.seed + index,
+        )
+        for index in range(chat.n or 1)
+    ]
+
+
+class Finisher:
+    """Validates finished structured outputs and counts."""
+
+    def __init__(self, state: ServerState, constraint: CompiledConstraint | None) -> None:
+        self._state = state
+        self._constraint = constraint
+
+    async def check(self, answer: Answer) -> None:
+        """Raises ApiError (500) for an output that is complete and yet breaks its constraint: our own fault."""
+        cut = answer.finish_reason == "length" and not answer.stream.closed_early
+        if self._constraint is None or cut:
+            return
+        reason = await asyncio.to_thread(self._constraint.check, answer.text)
+        self._state.validated += 1
+        if reason is not None:
+            self._state.validation_failures += 1
+            message = f"the output does not satisfy its constraint: {reason}"
+            raise ApiError(message, code="engine_error", status=500, headers=NO_RETRY)
+
+
+async def _whole(generation: Generation, identity: dict[str, Any], finisher: Finisher) -> dict[str, Any]:
+    try:
+        async for _ in generation.pieces():
+            pass
+    except Exception as error:
+        raise api_error(error) or error from None
+    for answer in generation.answers:
+        await finisher.check(answer)
+    choices = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": answer.finish_reason,
+        }
+        for index, answer in enumerate(generation.answers)
+    ]
+    return {**identity, "object": "chat.completion", "choices": choices, "usage": generation.usage}

@@ -1,0 +1,91 @@
+"""POST /v1/grammar/compile and /v1/validate: what a schema can do, without a model's answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import Request
+
+from structgen.server.body import read_object
+from structgen.server.constraints import ConstraintSpec, find_constraint
+from structgen.server.errors import NO_RETRY, ApiError
+from structgen.server.state import ServerState, state_of
+from structgen.validate import FormatPolicy, ValidationIssue, Validator
+
+_CONSTRAINTS = frozenset({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice"})
+
+
+async def compile_grammar(request: Request) -> dict[str, Any]:
+    """Whether a constraint can be enforced. Takes any spelling of the chat API, or a plain `schema`.
+
+    Answers 200 with `enforceable`; what is wrong with it stands in `diagnostics`, each with a JSON pointer.
+    """
+    state = state_of(request)
+    body = await read_object(request, state.settings)
+    spec = _spec(body, state)
+    try:
+        constraint = await state.compiler.compile(spec)
+    except ApiError as error:
+        diagnostic = {"code": error.code, "message": error.message, "pointer": error.param}
+        return {"enforceable": False, "kind": spec.kind, "diagnostics": [diagnostic]}
+    return {
+        "enforceable": True,
+        "kind": spec.kind,
+        "diagnostics": [],
+        "min_tokens": constraint.least,
+        "sizes": constraint.compiled.stats(),
+    }
+
+
+def _spec(body: dict[str, Any], state: ServerState) -> ConstraintSpec:
+    _refuse_unknown(body, _CONSTRAINTS | {"schema", "model"})
+    fields = {name: value for name, value in body.items() if name in _CONSTRAINTS}
+    if "schema" in body:
+        fields["response_format"] = {"type": "json_schema", "schema": body["schema"]}
+    spec = find_constraint(fields, state.settings)
+    if spec is None:
+        message = "give a `schema`, or a constraint as the chat API takes it"
+        raise ApiError(message, code="missing_field", param="schema")
+    return spec
+
+
+async def validate(request: Request) -> dict[str, Any]:
+    """Check an `instance` (a JSON value) or a `text` (JSON text) against a `schema`.
+
+    `format` is "assert" (the default) or "annotate".
+    """
+    state = state_of(request)
+    body = await read_object(request, state.settings)
+    _refuse_unknown(body, frozenset({"schema", "instance", "text", "format"}))
+    if "schema" not in body:
+        raise ApiError("`schema` is missing", code="missing_field", param="schema")
+    if ("instance" in body) == ("text" in body):
+        raise ApiError("give `instance` or `text`, one of them", code="missing_field", param="instance")
+    if not isinstance(body.get("text", ""), str):
+        raise ApiError("`text` must be a string", code="invalid_value", param="text")
+    if body.get("format", "assert") not in ("assert", "annotate"):
+        raise ApiError('`format` must be "assert" or "annotate"', code="invalid_value", param="format")
+    spec = find_constraint({"guided_json": body["schema"]}, state.settings)
+    assert spec is not None or body["schema"] is None
+    try:
+        work = asyncio.to_thread(_issues, body["schema"] if spec is None else spec.payload, body)
+        issues = await asyncio.wait_for(work, state.settings.validate_timeout)
+    except TimeoutError:
+        message = "validating takes too long"
+        raise ApiError(message, code="schema_too_complex", param="schema", headers=NO_RETRY) from None
+    return {"valid": not issues, "issues": [issue._asdict() for issue in issues]}
+
+
+def _issues(schema: Any, body: dict[str, Any]) -> list[ValidationIssue]:
+    policy: FormatPolicy = "annotate" if body.get("format") == "annotate" else "assert"
+    validator = Validator(schema, format=policy)
+    if "text" in body:
+        return validator.errors_in_text(body["text"])
+    return validator.errors_in_value(body["instance"])
+
+
+def _refuse_unknown(body: dict[str, Any], known: frozenset[str]) -> None:
+    for name in body:
+        if name not in known:
+            raise ApiError(f"unknown field `{name}`", code="unknown_field", param=name)

@@ -1,0 +1,56 @@
+"""What all requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import cast
+
+from fastapi import Request
+
+from structgen.async_engine import AsyncEngine, EngineStoppedError
+from structgen.server.compiler import GrammarCompiler
+from structgen.server.model import ModelLike
+from structgen.server.settings import ServerSettings
+
+
+@dataclass
+class ServerState:
+    """One server's model, engine thread, compiler and counters.
+
+    Attributes:
+        started: seconds since the epoch.
+        validated, validation_failures: finished structured outputs that were checked, and those that broke their
+            constraint; the second must stay 0.
+    """
+
+    llm: ModelLike
+    settings: ServerSettings
+    compiler: GrammarCompiler
+    running: AsyncEngine | None = None
+    started: int = field(default_factory=lambda: int(time.time()))
+    validated: int = 0
+    validation_failures: int = 0
+
+    @property
+    def engine(self) -> AsyncEngine:
+        if self.running is None:
+            raise EngineStoppedError("the engine is not running")
+        return self.running
+
+    async def start(self) -> None:
+        """Load the model and warm up, both off the event loop; then start the engine's thread."""
+        engine = await asyncio.to_thread(lambda: self.llm.engine)
+        await asyncio.to_thread(self.compiler.warm_up)
+        self.running = AsyncEngine(engine, max_pending=self.settings.max_pending)
+        self.running.start()
+
+    async def stop(self) -> None:
+        if self.running is not None:
+            await self.running.stop(self.settings.grace)
+        self.compiler.close()
+
+
+def state_of(request: Request) -> ServerState:
+    return cast(ServerState, request.app.state.server)

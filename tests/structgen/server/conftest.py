@@ -1,0 +1,154 @@
+"""A model of bytes that says what it is told to, as far as its mask allows."""
+
+from __future__ import annotations
+
+import codecs
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from structgen.engine.errors import BudgetError
+from structgen.grammar import Vocabulary
+from structgen.server import ServerSettings, create_app
+
+EOS = 256
+
+
+class FakeTokenizer:
+    """Token ids are bytes; 256 ends the answer."""
+
+    def __init__(self) -> None:
+        self.vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [None], [EOS])
+        self.eos_token_ids = frozenset({EOS})
+        self.seen: list[list[dict[str, Any]]] = []
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        self.seen.append([dict(message) for message in messages])
+        return list("\n".join(str(message["content"]) for message in messages).encode())
+
+    def stream(self) -> FakeDecoder:
+        return FakeDecoder()
+
+
+class FakeDecoder:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        return self._decoder.decode(bytes(ids))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+@dataclass
+class FakeSequence:
+    script: list[int]
+    params: Any
+    matcher: Any
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    closed_early: bool = False
+    error: str | None = None
+
+
+@dataclass
+class FakeOutput:
+    sequence: FakeSequence
+    token_ids: list[int]
+    finish_reason: str | None
+
+
+class FakeEngine:
+    """Writes `script` byte by byte; where the mask forbids the next byte, the lowest token that it allows."""
+
+    def __init__(self) -> None:
+        self.script = "Hello, wörld 🙂"
+        self.running: list[FakeSequence] = []
+        self.submitted: list[FakeSequence] = []
+        self.cancelled = 0
+        self.fault: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running)
+
+    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any:
+        if matcher is not None and params.max_tokens < matcher.min_tokens_to_complete:
+            raise BudgetError(params.max_tokens, matcher.min_tokens_to_complete)
+        sequence = FakeSequence([*self.script.encode(), EOS], params, matcher)
+        self.running.append(sequence)
+        self.submitted.append(sequence)
+        return sequence
+
+    def step(self) -> list[FakeOutput]:
+        self.gate.wait(10)
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        return [self._advance(sequence) for sequence in list(self.running)]
+
+    def cancel(self, sequence: FakeSequence) -> None:
+        if sequence in self.running:
+            self.cancelled += 1
+            self.running.remove(sequence)
+
+    def _advance(self, sequence: FakeSequence) -> FakeOutput:
+        token = self._pick(sequence)
+        if sequence.matcher is not None:
+            assert sequence.matcher.accept(token)
+        if token != EOS:
+            sequence.output_ids.append(token)
+        if token == EOS or len(sequence.output_ids) == sequence.params.max_tokens:
+            reason = "stop" if token == EOS and not sequence.closed_early else "length"
+            sequence.finish_reason = reason
+            self.running.remove(sequence)
+        return FakeOutput(sequence, [] if token == EOS else [token], sequence.finish_reason)
+
+    @staticmethod
+    def _pick(sequence: FakeSequence) -> int:
+        wanted = sequence.script.pop(0) if sequence.script else EOS
+        if sequence.matcher is None:
+            return wanted
+        row = np.zeros((EOS + 32) // 32, dtype=np.int32)
+        sequence.matcher.fill_mask(row, sequence.params.max_tokens - len(sequence.output_ids))
+        sequence.closed_early |= sequence.matcher.mask_was_narrowed
+        allowed = [token for token in range(EOS + 1) if row.view(np.uint32)[token // 32] >> (token % 32) & 1]
+        if wanted in allowed:
+            return wanted
+        sequence.script.insert(0, wanted)
+        return EOS if EOS in allowed else allowed[0]
+
+
+class FakeModel:
+    """What the server needs of a `structgen.LLM`."""
+
+    name = "fake-model"
+
+    def __init__(self) -> None:
+        self.tokenizer = FakeTokenizer()
+        self.engine = FakeEngine()
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel()
+
+
+@pytest.fixture
+def settings() -> ServerSettings:
+    return ServerSettings(grace=0.5)
+
+
+@pytest.fixture
+def client(model: FakeModel, settings: ServerSettings) -> Iterator[TestClient]:
+    with TestClient(create_app(model, settings=settings), raise_server_exceptions=False) as client:
+        yield client
+    assert not model.engine.running
