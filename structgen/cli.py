@@ -190,9 +190,18 @@ def serve(
     import uvicorn
 
     from structgen.server import create_app
+    from structgen.server.settings import ServerSettings
 
     llm = _llm(model, dtype, batch, quiet)
-    uvicorn.run(create_app(llm), host=host, port=port, log_level="warning" if quiet else "info")
+    note(f"Loading {llm.name}")  # a model that cannot be found ends the command here, in one line
+    settings = ServerSettings()
+    uvicorn.run(
+        create_app(llm, settings=settings),
+        host=host,
+        port=port,
+        log_level="warning" if quiet else "info",
+        timeout_graceful_shutdown=int(settings.grace),
+    )
 
 
 @models_app.command("list")

@@ -96,10 +96,8 @@ def _told(error: Exception) -> tuple[str, str] | None:
     if isinstance(error, StructgenError):
         return error.message, error.hint
     engine: Any = sys.modules.get("structgen.engine")
-    if engine is not None and isinstance(error, engine.BudgetError):
-        return str(error), "raise --max-tokens"
-    if engine is not None and isinstance(error, engine.EngineError | engine.ContextLengthError):
-        return str(error), ""
+    if engine is not None and isinstance(error, engine.EngineError):
+        return error.message, error.hint
     return None
 
 

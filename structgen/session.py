@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from structgen import models
 from structgen.constraint import Constraint
-from structgen.errors import GenerationError, OutputError
+from structgen.errors import GenerationError, ModelError, OutputError
 from structgen.result import Result, Usage
 from structgen.tokenizer import Message, Tokenizer
 
@@ -66,10 +66,13 @@ class Session:
 
     @cached_property
     def engine(self) -> Engine:
-        from structgen.engine import Engine, load_model
+        from structgen import engine
 
-        model = load_model(self.files.path, dtype=self.dtype)
-        return Engine(model, max_batch=self.max_batch, max_context=self.max_context)
+        try:
+            model = engine.load_model(self.files.path, dtype=self.dtype)
+        except engine.ModelError as error:
+            raise ModelError(error.message, hint=error.hint) from error
+        return engine.Engine(model, max_batch=self.max_batch, max_context=self.max_context)
 
     def load(self) -> None:
         """Read the model now, so that two threads that come first do not read it twice."""

@@ -1,0 +1,90 @@
+"""The whole path on the default model: text in, the right values out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from structgen import LLM, Choice, Regex, cli
+from structgen.models import DEFAULT_MODEL, KNOWN, is_present
+from structgen.validate import Validator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LANDMARK = ROOT / "examples" / "schemas" / "landmark.json"
+GATE = "The Brandenburg Gate in Berlin was built in 1791."
+
+pytestmark = pytest.mark.skipif(
+    not is_present(KNOWN[DEFAULT_MODEL]), reason="the default model is not in the cache: structgen models pull"
+)
+
+
+class Landmark(BaseModel):
+    name: str = Field(description="name of the landmark")
+    city: str = Field(description="city it stands in")
+    year: int = Field(description="year it was built")
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM()
+
+
+@pytest.mark.parametrize(
+    ("text", "city", "year"),
+    [
+        (GATE, "Berlin", 1791),
+        ("The Eiffel Tower, finished in 1889, is the most visited monument of Paris.", "Paris", 1889),
+        ("In 1973 the Opera House of Sydney was opened.", "Sydney", 1973),
+    ],
+)
+def test_extraction_is_right(llm: LLM, text: str, city: str, year: int) -> None:
+    landmark = llm.extract(text, Landmark)
+    assert (landmark.city, landmark.year) == (city, year)
+    assert landmark.name in text
+
+
+def test_the_shell_gets_name_city_and_year_right(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["structgen", "extract", "--schema", str(LANDMARK), "--text", GATE])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = capfd.readouterr()
+    assert ended.value.code == 0, told.err
+    assert told.out.count("\n") == 1
+    record = json.loads(told.out)
+    assert Validator(json.loads(LANDMARK.read_text())).is_valid(told.out)
+    assert record["name"].removeprefix("The ") == "Brandenburg Gate"
+    assert (record["city"], record["year"]) == ("Berlin", 1791)
+
+
+def test_other_shapes(llm: LLM) -> None:
+    assert llm.generate("Is the sky blue?", Choice(["yes", "no"])) in ("yes", "no")
+    assert llm.generate("Is the sky blue?", Literal["yes", "no"]) in ("yes", "no")
+    assert 0 <= int(llm.generate("Give a number of two digits.", Regex("[0-9]{2}"))) < 100
+    assert all(isinstance(item, str) for item in llm.generate("Name three rivers.", list[str], max_tokens=80))
+
+
+def test_a_stream_is_the_answer(llm: LLM) -> None:
+    pieces = list(llm.stream("Name two cities.", list[str], max_tokens=60))
+    assert len(pieces) > 1
+    assert "".join(pieces) == llm.generate("Name two cities.", list[str], max_tokens=60, return_result=True).text
+
+
+def test_seeds_repeat_and_differ(llm: LLM) -> None:
+    def story(seed: int) -> str:
+        return str(llm.generate("Tell a story.", str, temperature=1.0, seed=seed, max_tokens=40))
+
+    assert story(1) == story(1)
+    assert story(1) != story(2)
+
+
+def test_a_batch_answers_like_one_by_one_in_shape(llm: LLM) -> None:
+    results = llm.extract_batch([(GATE, Landmark), (GATE, list[str]), (GATE, Regex("[A-Z][a-z]+"))], max_tokens=60)
+    assert isinstance(results[0], Landmark)
+    assert isinstance(results[1], list)
+    assert results[2].isalpha()
