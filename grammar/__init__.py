@@ -1,0 +1,28 @@
+"""Grammars to token masks: schemas, regexes and choices, enforced token by token. Needs no torch."""
+
+from structgen.grammar.compiler import CompiledGrammar, fill_masks
+from structgen.grammar.errors import (
+    GrammarError,
+    GrammarLimitError,
+    GrammarSyntaxError,
+    SchemaError,
+    UnsatisfiableError,
+    UnsupportedSchemaError,
+)
+from structgen.grammar.grammar import Grammar
+from structgen.grammar.matcher import Matcher
+from structgen.grammar.vocabulary import Vocabulary
+
+__all__ = [
+    "CompiledGrammar",
+    "Grammar",
+    "GrammarError",
+    "GrammarLimitError",
+    "GrammarSyntaxError",
+    "Matcher",
+    "SchemaError",
+    "UnsatisfiableError",
+    "UnsupportedSchemaError",
+    "Vocabulary",
+    "fill_masks",
+]

@@ -31,7 +31,7 @@ from structgen.grammar.tables import (
     new_tables,
     size_in_bytes,
 )
-from structgen.grammar.token_mask import interior_room, only_interior_takes_text, walk
+from structgen.grammar.token_mask import ANY_ROOM, interior_room, only_interior_takes_text, walk
 from structgen.grammar.vocabulary import Vocabulary
 
 BYTES_PER_STEP = 200  # a dictionary entry with its key tuple, measured
@@ -171,7 +171,7 @@ class Automaton:
         seen = np.zeros(2, np.int64)
         trie = vocabulary.trie
         room = interior_room(self.tables, config, limit, seen)
-        if room >= 0 and only_interior_takes_text(self.tables, config):
+        if room >= ANY_ROOM or (room >= 0 and only_interior_takes_text(self.tables, config)):
             plain = vocabulary.plain_text
             bits |= plain.masks[min(room, len(plain.masks) - 1)]
             trie = plain.others

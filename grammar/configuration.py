@@ -34,6 +34,10 @@ from structgen.grammar.tables import (
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
+EXCEPT = int(Op.EXCEPT)
+
+# The count of a frame that a CALL pushed: where it returns to may itself be a LOOP or an OBJECT.
+CALLED = -2
 
 
 @jit
@@ -73,6 +77,8 @@ def _object_below(tables: Tables, stack: int) -> int:
 def _frame_cost(tables: Tables, distance: Array, ret: int, count: int, parent: int) -> int:
     """The distance that a frame adds to what lies below it; INFINITE when it cannot be completed."""
     code = tables.code
+    if count == CALLED:
+        return distance[ret]
     if code[ret, 0] == LOOP:
         offset = code[ret, 1]
         missing = max(code[ret, 2] - count - 1, 0)
@@ -80,17 +86,15 @@ def _frame_cost(tables: Tables, distance: Array, ret: int, count: int, parent: i
         if missing > 0:
             cost += np.int64(missing) * distance[tables.edges[offset]]
         return int(min(cost, INFINITE))
-    if code[ret, 0] == OBJECT:
-        cost = np.int64(0)
-        if count == -1:
-            for index in range(code[ret, 2]):
-                cost += member_cost(tables, distance, ret, index)
-        else:
-            index = _required_index(tables, ret, count)
-            if index >= 0:
-                cost -= member_cost(tables, distance, ret, index)
-        return int(min(cost, INFINITE))
-    return distance[ret]
+    cost = np.int64(0)
+    if count == -1:
+        for index in range(code[ret, 2]):
+            cost += member_cost(tables, distance, ret, index)
+    else:
+        index = _required_index(tables, ret, count)
+        if index >= 0:
+            cost -= member_cost(tables, distance, ret, index)
+    return int(min(cost, INFINITE))
 
 
 @jit
@@ -189,7 +193,7 @@ def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
 def _return(tables: Tables, top: int, stack: int) -> int:
     """Pop a frame and go on where it says."""
     ret, count, parent = tables.stack_return[stack], tables.stack_count[stack], tables.stack_parent[stack]
-    if tables.code[ret, 0] != LOOP:
+    if count == CALLED:
         return _offer(tables, top, ret, parent)
     offset, least, most = tables.code[ret, 1], tables.code[ret, 2], tables.code[ret, 3]
     done = count + 1
@@ -226,7 +230,7 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
             top = _offer(tables, top, edges[index], stack)
     elif op == CALL:
         # A call in tail position needs no frame: recursion at the end of a rule keeps the stack flat.
-        top = _offer(tables, top, a, stack if code[b, 0] == RETURN else push(tables, b, 0, stack))
+        top = _offer(tables, top, a, stack if code[b, 0] == RETURN else push(tables, b, CALLED, stack))
     elif op == RETURN:
         top = _return(tables, top, stack)
     elif op == LOOP:
@@ -262,7 +266,7 @@ def _close(tables: Tables, top: int) -> int:
             return 0
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         op = tables.code[state, 0]
-        if op == BYTE or op == RANGES or (op == RETURN and stack == 0):
+        if op == BYTE or op == RANGES or op == EXCEPT or (op == RETURN and stack == 0):
             tables.work[1, found] = key
             found += 1
         else:
@@ -334,20 +338,41 @@ def start_config(tables: Tables, state: int) -> int:
 
 
 @jit
+def _exception(tables: Tables, state: int, byte: int) -> int:
+    """Where an EXCEPT state sends a byte by itself; -1: to its default."""
+    offset = tables.code[state, 1]
+    for pair in range(offset, offset + 2 * tables.code[state, 2], 2):
+        if tables.edges[pair] == byte:
+            return tables.edges[pair + 1]
+    return -1
+
+
+@jit
+def _read(tables: Tables, top: int, state: int, stack: int, byte: int) -> int:
+    """Follow one pair on a byte."""
+    if tables.code[state, 0] == EXCEPT:
+        target = _exception(tables, state, byte)
+        if target >= 0:
+            return _offer(tables, top, target, stack)
+        state = tables.code[state, 3]
+    op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
+    if op == BYTE:
+        if a == byte:
+            top = _offer(tables, top, b, stack)
+    elif op == RANGES:
+        for edge in range(a, a + 3 * b, 3):
+            if tables.edges[edge] <= byte <= tables.edges[edge + 1]:
+                top = _offer(tables, top, tables.edges[edge + 2], stack)
+    return top
+
+
+@jit
 def transition(tables: Tables, config: int, byte: int) -> int:
     """The configuration after one more byte, computed and remembered. DEAD, or GROW / LIMIT with nothing stored."""
     top = 0
     for index in range(tables.config_start[config], tables.config_start[config + 1]):
         key = tables.elements[index]
-        state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
-        op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
-        if op == BYTE:
-            if a == byte:
-                top = _offer(tables, top, b, stack)
-        elif op == RANGES:
-            for edge in range(a, a + 3 * b, 3):
-                if tables.edges[edge] <= byte <= tables.edges[edge + 1]:
-                    top = _offer(tables, top, tables.edges[edge + 2], stack)
+        top = _read(tables, top, key & np.int64(0xFFFFFFFF), key >> np.int64(32), byte)
     result = DEAD
     if top > 0:
         found = _close(tables, top)
@@ -393,4 +418,6 @@ def single_byte(tables: Tables, config: int) -> int:
                 if low != tables.edges[edge + 1] or (only >= 0 and only != low):
                     return -1
                 only = low
+        elif op == EXCEPT:
+            return -1
     return only

@@ -13,7 +13,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import BYTE, CALL, CHOOSE, CLOSE, LOOP, OBJECT, RANGES, RETURN, SPLIT, saturate
+from structgen.grammar.configuration import (
+    BYTE,
+    CALL,
+    CHOOSE,
+    CLOSE,
+    EXCEPT,
+    LOOP,
+    OBJECT,
+    RANGES,
+    RETURN,
+    SPLIT,
+    saturate,
+)
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Program
 from structgen.grammar.tables import INFINITE, Array
@@ -46,6 +58,27 @@ def token_distances(program: Program, trie: TokenTrie) -> Array:
 
 
 @jit
+def _cheapest_edge(
+    code: Array, edges: Array, costs: Array, distance: Array, state: int, without: int, count: int
+) -> int:
+    """The least distance over the edges of a RANGES state, but for the bytes of `count` pairs at `without`."""
+    best = np.int64(INFINITE)
+    a = code[state, 1]
+    for edge in range(a, a + 3 * code[state, 2], 3):
+        following = np.int64(distance[edges[edge + 2]]) + 1
+        if following >= best:
+            continue
+        for byte in range(edges[edge], edges[edge + 1] + 1):
+            excepted = False
+            for pair in range(without, without + 2 * count, 2):
+                excepted = excepted or edges[pair] == byte
+            if costs[byte] == 1 and not excepted:
+                best = following
+                break
+    return best
+
+
+@jit
 def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: int) -> int:
     op, a, b = code[state, 0], code[state, 1], code[state, 2]
     best = np.int64(INFINITE)
@@ -54,13 +87,11 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: i
     elif op == BYTE:
         best = np.int64(costs[a]) + distance[b]
     elif op == RANGES:
-        for edge in range(a, a + 3 * b, 3):
-            following = np.int64(distance[edges[edge + 2]])
-            if following + 1 < best:
-                for byte in range(edges[edge], edges[edge + 1] + 1):
-                    if costs[byte] == 1:
-                        best = following + 1
-                        break
+        best = _cheapest_edge(code, edges, costs, distance, state, 0, 0)
+    elif op == EXCEPT:
+        best = _cheapest_edge(code, edges, costs, distance, code[state, 3], a, b)
+        for pair in range(a, a + 2 * b, 2):
+            best = min(best, np.int64(costs[edges[pair]]) + distance[edges[pair + 1]])
     elif op == SPLIT:
         for index in range(a, a + b):
             best = min(best, np.int64(distance[edges[index]]))

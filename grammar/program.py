@@ -1,12 +1,12 @@
 """The intermediate form of every grammar: a flat program for a non-deterministic pushdown automaton over bytes.
 
 A state is four int32 words `(op, a, b, c)`; a state number is its index. States either consume a byte (BYTE,
-RANGES), or are followed without consuming anything (the others). A frame on the stack is `(state, count)`:
+RANGES, EXCEPT), or are followed without consuming anything (the others). A frame on the stack is `(state, count)`:
 
     BYTE    a = byte, b = next
     RANGES  a = offset into edges, b = number of (low, high, next) triples, c = Interior
     SPLIT   a = offset into edges, b = number of targets
-    CALL    a = first state of the callee, b = where to go on after its RETURN: pushes (b, 0)
+    CALL    a = first state of the callee, b = where to go on after its RETURN: pushes (b, -2)
     RETURN  pops; with an empty stack the whole word is accepted
     LOOP    a = offset into edges of [body, exit], b = min, c = max (-1: none): repeats the body, which ends in
             RETURN, between min and max times. Counts live in the frame, so `a{1,5000}` costs five states.
@@ -15,6 +15,7 @@ RANGES), or are followed without consuming anything (the others). A frame on the
             every member ends
     CHOOSE  a = offset into edges, b = number of (member, first state) pairs: each member that was not seen yet
             is marked as seen and entered; member -1 may come any number of times
+    EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = a RANGES state that reads all other bytes
     CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
 
 A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
@@ -47,6 +48,7 @@ class Op(IntEnum):
     OBJECT = 7
     CHOOSE = 8
     CLOSE = 9
+    EXCEPT = 10
 
 
 class Interior(IntEnum):
@@ -130,6 +132,20 @@ class ProgramBuilder:
     def set_choose(self, state: int, members: Sequence[tuple[int, int]]) -> None:
         flat = [number for pair in members for number in pair]
         self._set(state, Op.CHOOSE, self._add_edges(flat), len(members))
+
+    def set_except(self, state: int, pairs: Sequence[tuple[int, int]], default: int) -> None:
+        flat = [number for pair in pairs for number in pair]
+        self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
+
+    def follow(self, state: int, byte: int) -> int:
+        """Where a RANGES state that is already set goes on a byte; `fail` where it does not."""
+        op, offset, count = self._code[state << 2 : (state << 2) + 3]
+        if op != Op.RANGES:
+            raise AssertionError(f"state {state} is no RANGES state")
+        for edge in range(offset, offset + 3 * count, 3):
+            if self._edges[edge] <= byte <= self._edges[edge + 1]:
+                return self._edges[edge + 2]
+        return self.fail
 
     def set_close(self, state: int, object_: int, then: int) -> None:
         self._set(state, Op.CLOSE, object_, then)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import BYTE, RANGES, transition
+from structgen.grammar.configuration import BYTE, EXCEPT, RANGES, transition
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Interior
 from structgen.grammar.tables import DEAD, INFINITE, UNKNOWN, Array, Tables
 from structgen.grammar.token_trie import TokenTrie
 
 FREE, COUNTED = int(Interior.FREE), int(Interior.COUNTED)
+ANY_ROOM = 1 << 30
 
 
 @jit
@@ -66,25 +67,30 @@ def walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, 
 def interior_room(tables: Tables, config: int, limit: int, seen: Array) -> int:
     """How many plain characters the configuration takes for certain, with at most `limit` tokens needed after them.
 
-    -1: it is not inside a string, or the limit decides token by token. 1 << 30: any number. Updates `seen` as
+    -1: it is not inside a string, or the limit decides token by token. ANY_ROOM: any number. Updates `seen` as
     `walk` does.
     """
     room = -1
     for index in range(tables.config_start[config], tables.config_start[config + 1]):
         key = tables.elements[index]
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
-        kind = tables.code[state, 3]
-        if tables.code[state, 0] != RANGES or kind == 0:
+        op, kind, detour = tables.code[state, 0], tables.code[state, 3], 0
+        if op == EXCEPT:
+            # Text that ends in a forbidden key needs one more character, so up to two more tokens.
+            kind, detour = tables.code[kind, 3], 2
+        elif op != RANGES:
             continue
-        cost = np.int64(tables.token_distance[state]) + tables.stack_cost[stack] + 1
+        if kind == 0:
+            continue
+        cost = np.int64(tables.token_distance[state]) + tables.stack_cost[stack] + 1 + detour
         if cost > limit:
             return -1
         seen[0] = max(seen[0], cost)
         if kind == FREE:
-            room = 1 << 30
+            room = ANY_ROOM
         else:
             most = tables.code[tables.stack_return[stack], 3]
-            room = max(room, 1 << 30 if most < 0 else most - tables.stack_count[stack])
+            room = max(room, ANY_ROOM if most < 0 else most - tables.stack_count[stack])
     return room
 
 
@@ -97,6 +103,8 @@ def only_interior_takes_text(tables: Tables, config: int) -> bool:
         if op == BYTE:
             if is_plain_byte(a):
                 return False
+        elif op == EXCEPT:
+            return False
         elif op == RANGES and kind == 0:
             for edge in range(a, a + 3 * b, 3):
                 for byte in range(tables.edges[edge], tables.edges[edge + 1] + 1):

@@ -1,0 +1,175 @@
+"""The assertions of one schema object, without the schemas it combines, as a shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structgen.grammar.errors import UnsupportedSchemaError
+from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
+from structgen.grammar.json_number import NumberRange
+from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
+from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
+from structgen.grammar.json_schema.shapes import (
+    ANYTHING,
+    NOTHING,
+    ArrayShape,
+    Conjunction,
+    ObjectShape,
+    Shape,
+    TextShape,
+)
+from structgen.grammar.json_schema.values import exact, json_key
+
+_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
+_ARRAY = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
+_OBJECT = frozenset({"properties", "required", "additionalProperties"})
+_ASSERTING = _NUMBER | _TEXT | _ARRAY | _OBJECT | {"type", "enum", "const"}
+
+
+def own_shape(document: SchemaDocument, place: Place) -> Shape:
+    """What the schema at `place` asserts by itself: all but $ref, allOf and anyOf.
+
+    Raises:
+        UnsupportedSchemaError: a keyword or format that is not enforced.
+    """
+    schema = place.schema
+    if isinstance(schema, bool):
+        return ANYTHING if schema else NOTHING
+    refuse_unenforced(document, place)
+    if _ASSERTING.isdisjoint(schema):
+        return ANYTHING
+    types = _types(schema.get("type"))
+    whole = document.options.integers_as == "1 or 1.0" and document.draft != 4
+    shape = Shape(
+        types is None or "null" in types,
+        types is None or "boolean" in types,
+        _number(schema, types, whole),
+        _text(document, place) if types is None or "string" in types else None,
+        _array(document, place) if types is None or "array" in types else None,
+        _object(document, place) if types is None or "object" in types else None,
+    )
+    if "enum" in schema:
+        shape = shape.only_values(tuple({json_key(value): value for value in schema["enum"]}.values()))
+    if "const" in schema and document.knows("const"):
+        shape = shape.only_values((schema["const"],))
+    return shape
+
+
+def refuse_unenforced(document: SchemaDocument, place: Place) -> None:
+    for name in place.schema:
+        keyword = KEYWORDS.get(name)
+        if keyword is None or keyword.status != "refused" or not document.knows(name):
+            continue
+        if not asserts_nothing(name, place.schema):
+            raise UnsupportedSchemaError(
+                f"{name} is not enforced yet", pointer=f"{place.pointer}/{escape(name)}", hint=keyword.hint
+            )
+
+
+def _types(given: Any) -> frozenset[str] | None:
+    if given is None:
+        return None
+    return frozenset([given] if isinstance(given, str) else given)
+
+
+def _number(schema: dict[str, Any], types: frozenset[str] | None, whole: bool) -> NumberRange | None:
+    if types is not None and types.isdisjoint(("number", "integer")):
+        return None
+    integer = types is not None and "number" not in types
+    numbers = NumberRange(integer=integer, whole_fraction=integer and whole)
+    if _NUMBER.isdisjoint(schema):
+        return numbers
+    low, high = schema.get("minimum"), schema.get("maximum")
+    below, above = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    if low is not None:
+        numbers = numbers.meet(NumberRange(low=exact(low), low_open=below is True))
+    if high is not None:
+        numbers = numbers.meet(NumberRange(high=exact(high), high_open=above is True))
+    if below is not None and not isinstance(below, bool):
+        numbers = numbers.meet(NumberRange(low=exact(below), low_open=True))
+    if above is not None and not isinstance(above, bool):
+        numbers = numbers.meet(NumberRange(high=exact(above), high_open=True))
+    return None if numbers.is_empty else numbers
+
+
+def _count(schema: dict[str, Any], name: str) -> int | None:
+    value = schema.get(name)
+    return None if value is None else int(value)
+
+
+def _text(document: SchemaDocument, place: Place) -> TextShape | None:
+    schema = place.schema
+    if _TEXT.isdisjoint(schema):
+        return TextShape()
+    least, most = _count(schema, "minLength") or 0, _count(schema, "maxLength")
+    if most is not None and most < least:
+        return None
+    pattern, name = schema.get("pattern"), schema.get("format")
+    return TextShape(
+        least,
+        most,
+        ((pattern, f"{place.pointer}/pattern"),) if pattern is not None else (),
+        ((name, f"{place.pointer}/format"),) if name is not None and _asserts_format(document, place, name) else (),
+    )
+
+
+def _asserts_format(document: SchemaDocument, place: Place, name: str) -> bool:
+    if document.options.format == "annotate":
+        return False
+    if name in FORMATS:
+        return True
+    pointer = f"{place.pointer}/format"
+    if name in UNENFORCED_FORMATS:
+        raise UnsupportedSchemaError(
+            f"format {name!r} is not enforced yet", pointer=pointer, hint="use a pattern, or format='annotate'"
+        )
+    if document.options.unknown_format == "refuse":
+        raise UnsupportedSchemaError(
+            f"unknown format {name!r}", pointer=pointer, hint="use a pattern, or unknown_format='annotate'"
+        )
+    return False
+
+
+def _array(document: SchemaDocument, place: Place) -> ArrayShape | None:
+    schema = place.schema
+    if _ARRAY.isdisjoint(schema):
+        return ArrayShape()
+    least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
+    if most is not None and most < least:
+        return None
+    prefix: tuple[Conjunction, ...] = ()
+    rest: Conjunction = ()
+    items = schema.get("items")
+    if "prefixItems" in schema and document.knows("prefixItems"):
+        prefix = _places(document, place, "prefixItems")
+        if isinstance(items, dict | bool):
+            rest = (document.child(place, "items"),)
+    elif isinstance(items, list):
+        # Up to 2019-09 a list of items is what is now prefixItems, and additionalItems is what is now items.
+        prefix = _places(document, place, "items")
+        if "additionalItems" in schema and document.knows("additionalItems"):
+            rest = (document.child(place, "additionalItems"),)
+    elif items is not None:
+        rest = (document.child(place, "items"),)
+    return ArrayShape(least, most, prefix, rest)
+
+
+def _places(document: SchemaDocument, place: Place, name: str) -> tuple[Conjunction, ...]:
+    return tuple((document.child(place, name, index),) for index in range(len(place.schema[name])))
+
+
+def _object(document: SchemaDocument, place: Place) -> ObjectShape:
+    schema = place.schema
+    if _OBJECT.isdisjoint(schema):
+        return ObjectShape()
+    names = schema.get("properties", ())
+    required = dict.fromkeys(schema.get("required", ()))
+    rest: Conjunction = ()
+    if "additionalProperties" in schema and schema["additionalProperties"] is not True:
+        rest = (document.child(place, "additionalProperties"),)
+    members = {name: (document.child(place, "properties", name),) for name in names}
+    # A required name without a schema of its own is a member that the schema for other names describes.
+    for name in required:
+        members.setdefault(name, rest)
+    return ObjectShape(tuple(members.items()), frozenset(required), rest)

@@ -1,0 +1,209 @@
+"""Every keyword of drafts 4 to 2020-12: where it exists, what its value must be, and whether it is enforced.
+
+One table, used to check schemas, to refuse what is not enforced, and to write the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+Status = Literal["enforced", "annotation", "structure", "refused"]
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+LATEST = 2020
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020. `value` names the rule in `problem_with`."""
+
+    status: Status
+    value: str
+    since: int = 4
+    until: int = LATEST
+    hint: str = ""
+
+
+def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
+    return Keyword("refused", value, since, until, hint)
+
+
+KEYWORDS: Mapping[str, Keyword] = {
+    "type": Keyword("enforced", "types"),
+    "enum": Keyword("enforced", "array"),
+    "const": Keyword("enforced", "any", 6),
+    "minimum": Keyword("enforced", "number"),
+    "maximum": Keyword("enforced", "number"),
+    "exclusiveMinimum": Keyword("enforced", "number or boolean"),
+    "exclusiveMaximum": Keyword("enforced", "number or boolean"),
+    "minLength": Keyword("enforced", "count"),
+    "maxLength": Keyword("enforced", "count"),
+    "pattern": Keyword("enforced", "string"),
+    "format": Keyword("enforced", "string"),
+    "items": Keyword("enforced", "schema or schemas"),
+    "prefixItems": Keyword("enforced", "schemas", 2020),
+    "additionalItems": Keyword("enforced", "schema", 4, 2019),
+    "minItems": Keyword("enforced", "count"),
+    "maxItems": Keyword("enforced", "count"),
+    "properties": Keyword("enforced", "schema map"),
+    "required": Keyword("enforced", "strings"),
+    "additionalProperties": Keyword("enforced", "schema"),
+    "allOf": Keyword("enforced", "schemas"),
+    "anyOf": Keyword("enforced", "schemas"),
+    "$ref": Keyword("enforced", "string"),
+    "$defs": Keyword("structure", "schema map"),
+    "definitions": Keyword("structure", "schema map"),
+    "$schema": Keyword("structure", "string"),
+    "$id": Keyword("structure", "string"),
+    "id": Keyword("structure", "any", 4, 4),
+    "$anchor": Keyword("structure", "string", 2019),
+    "$dynamicAnchor": Keyword("structure", "string", 2020),
+    "$recursiveAnchor": Keyword("structure", "boolean", 2019, 2019),
+    "$vocabulary": Keyword("structure", "any", 2019),
+    "$comment": Keyword("annotation", "string", 7),
+    "title": Keyword("annotation", "string"),
+    "description": Keyword("annotation", "string"),
+    "default": Keyword("annotation", "any"),
+    "examples": Keyword("annotation", "any"),
+    "deprecated": Keyword("annotation", "any", 2019),
+    "readOnly": Keyword("annotation", "any"),
+    "writeOnly": Keyword("annotation", "any"),
+    "contentMediaType": Keyword("annotation", "any"),
+    "contentEncoding": Keyword("annotation", "any"),
+    "contentSchema": Keyword("annotation", "any", 2019),
+    "multipleOf": _refused("positive", hint="list the values with enum, or scale to an integer type"),
+    "oneOf": _refused("schemas", hint="use anyOf: with branches that exclude each other it means the same"),
+    "not": _refused("schema", hint="say what is allowed instead"),
+    "if": _refused("schema", 7, hint="spell the cases out with anyOf"),
+    "then": _refused("schema", 7),
+    "else": _refused("schema", 7),
+    "patternProperties": _refused("schema map", hint="use additionalProperties, or list the properties"),
+    "propertyNames": _refused("schema", 6, hint="list the properties"),
+    "minProperties": _refused("count", hint="use required"),
+    "maxProperties": _refused("count", hint="list the properties and set additionalProperties to false"),
+    "dependencies": _refused("dependencies", 4, 7, hint="spell the cases out with anyOf"),
+    "dependentRequired": _refused("string lists", 2019, hint="spell the cases out with anyOf"),
+    "dependentSchemas": _refused("schema map", 2019, hint="spell the cases out with anyOf"),
+    "uniqueItems": _refused("boolean", hint="use an object with optional boolean properties for a set"),
+    "contains": _refused("schema", 6, hint="use prefixItems for the items that must be there"),
+    "minContains": _refused("count", 2019),
+    "maxContains": _refused("count", 2019),
+    "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
+    "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
+    "$dynamicRef": _refused("string", 2020, hint="use $ref"),
+    "$recursiveRef": _refused("string", 2019, 2019, hint="use $ref"),
+}
+
+# Refused keywords with values that assert nothing.
+HARMLESS: Mapping[str, Any] = {
+    "uniqueItems": False,
+    "minProperties": 0,
+    "propertyNames": True,
+    "patternProperties": {},
+    "dependencies": {},
+    "dependentRequired": {},
+    "dependentSchemas": {},
+    "unevaluatedItems": True,
+    "unevaluatedProperties": True,
+    "not": False,
+    "minContains": None,  # without `contains` it asserts nothing, whatever its value
+    "maxContains": None,
+    "then": None,  # likewise without `if`
+    "else": None,
+}
+_OWNER = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
+
+
+def known(name: str, draft: int) -> Keyword | None:
+    """The keyword in a draft; None when that draft does not have it."""
+    keyword = KEYWORDS.get(name)
+    return keyword if keyword is not None and keyword.since <= draft <= keyword.until else None
+
+
+def asserts_nothing(name: str, schema: Mapping[str, Any]) -> bool:
+    """Whether a refused keyword can be passed over here, because its value allows everything."""
+    if name == "if":
+        return "then" not in schema and "else" not in schema
+    owner = _OWNER.get(name)
+    if owner is not None:
+        return owner not in schema
+    value, harmless = schema[name], HARMLESS.get(name, HARMLESS)
+    return type(value) is type(harmless) and bool(value == harmless)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def problem_with(rule: str, value: Any) -> str | None:
+    """What is wrong with a keyword's value, or None."""
+    if rule == "any":
+        return None
+    if rule == "types":
+        names = value if isinstance(value, list) else [value]
+        for name in names:
+            if name not in TYPES:
+                return f"{name!r} is no type; types are {', '.join(TYPES)}"
+        return None if names else "an empty list of types"
+    return None if _FITS[rule](value) else f"must be {_DESCRIPTION[rule]}, not {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_count(value: Any) -> bool:
+    return is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _are_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_schema(one) for one in value.values())
+
+
+def _are_schemas(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_schema(one) for one in value)
+
+
+_FITS = {
+    "array": lambda v: isinstance(v, list),
+    "boolean": lambda v: isinstance(v, bool),
+    "count": _is_count,
+    "dependencies": lambda v: isinstance(v, dict) and all(_is_schema(o) or _are_strings(o) for o in v.values()),
+    "number": is_number,
+    "number or boolean": lambda v: is_number(v) or isinstance(v, bool),
+    "positive": lambda v: is_number(v) and v > 0,
+    "schema": _is_schema,
+    "schema map": _is_map,
+    "schema or schemas": lambda v: _is_schema(v) or _are_schemas(v),
+    "schemas": _are_schemas,
+    "string": lambda v: isinstance(v, str),
+    "string lists": lambda v: isinstance(v, dict) and all(_are_strings(o) for o in v.values()),
+    "strings": _are_strings,
+}
+_DESCRIPTION = {
+    "array": "a list",
+    "boolean": "true or false",
+    "count": "a whole number from 0 on",
+    "dependencies": "an object of schemas or lists of names",
+    "number": "a number",
+    "number or boolean": "a number (in draft-04 true or false)",
+    "positive": "a number above 0",
+    "schema": "a schema (an object, true or false)",
+    "schema map": "an object of schemas",
+    "schema or schemas": "a schema or a list of schemas",
+    "schemas": "a list of schemas",
+    "string": "a string",
+    "string lists": "an object of lists of names",
+    "strings": "a list of strings",
+}

@@ -1,0 +1,145 @@
+"""From places to disjunctions of shapes: references followed, allOf and anyOf multiplied out.
+
+A conjunction of places becomes a list of shapes, any of which may hold. Nothing below items and members is
+expanded here. Expansion is bounded: beyond `MAX_SHAPES` alternatives it is a `GrammarLimitError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.json_schema.assertions import own_shape
+from structgen.grammar.json_schema.document import Place, SchemaDocument
+from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
+from structgen.grammar.json_schema.text import text_dfa
+from structgen.grammar.json_schema.values import exact, type_of
+
+MAX_SHAPES = 2_000
+MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
+
+Shapes = tuple[Shape, ...]
+
+
+class Normaliser:
+    """Expands the places of one document; remembers what it expanded."""
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
+        self._known: dict[Place, Shapes] = {}
+        self._open: dict[Place, None] = {}
+
+    def shapes(self, conjunction: Conjunction) -> Shapes:
+        """The shapes of a conjunction, with `values` already filtered by everything else.
+
+        Raises:
+            UnsupportedSchemaError, UnsatisfiableError (a schema that only refers to itself), GrammarLimitError.
+        """
+        product: Shapes = (ANYTHING,)
+        for place in conjunction:
+            product = self._product(product, self._expand(place), place)
+        return tuple(one for one in map(self._with_fitting_values, product) if not one.is_nothing)
+
+    def _product(self, left: Shapes, right: Shapes, place: Place) -> Shapes:
+        if left == (ANYTHING,):
+            return right
+        if right == (ANYTHING,):
+            return left
+        if len(left) * len(right) > MAX_SHAPES:
+            raise GrammarLimitError(
+                f"more than {MAX_SHAPES:,} combinations of alternatives",
+                pointer=place.pointer,
+                hint="move anyOf out of allOf, or merge alternatives",
+            )
+        met = (one.meet(other) for one in left for other in right)
+        return tuple(one for one in met if not one.is_nothing)
+
+    def _expand(self, place: Place) -> Shapes:
+        known = self._known.get(place)
+        if known is not None:
+            return known
+        if place in self._open:
+            raise UnsatisfiableError(
+                "this schema refers to itself without end", pointer=place.pointer, hint="break the circle of $ref"
+            )
+        if len(self._open) >= MAX_NESTING:
+            raise GrammarLimitError("schemas are combined too deeply", pointer=place.pointer, hint="flatten them")
+        self._open[place] = None
+        try:
+            known = self._known[place] = self._combine(place)
+        finally:
+            del self._open[place]
+        return known
+
+    def _combine(self, place: Place) -> Shapes:
+        document, schema = self._document, place.schema
+        if isinstance(schema, dict) and "$ref" in schema:
+            target = document.resolve(place, schema["$ref"])
+            # Up to draft-07 the siblings of $ref are ignored, as those drafts say.
+            if document.declared_draft is not None and document.draft <= 7:
+                return self._expand(target)
+            shapes = self._product((own_shape(document, place),), self._expand(target), place)
+        else:
+            shapes = (own_shape(document, place),)
+        if not isinstance(schema, dict):
+            return shapes
+        for index in range(len(schema.get("allOf", ()))):
+            shapes = self._product(shapes, self._expand(document.child(place, "allOf", index)), place)
+        if "anyOf" in schema:
+            branches: dict[Shape, None] = {}
+            for index in range(len(schema["anyOf"])):
+                branches |= dict.fromkeys(self._expand(document.child(place, "anyOf", index)))
+                if len(branches) > MAX_SHAPES:
+                    raise GrammarLimitError(f"more than {MAX_SHAPES:,} alternatives", pointer=place.pointer)
+            shapes = self._product(shapes, tuple(branches), place)
+        return shapes
+
+    def _with_fitting_values(self, shape: Shape) -> Shape:
+        if shape.values is None:
+            return shape
+        return Shape(
+            shape.null, shape.boolean, shape.number, shape.text, shape.array, shape.object,
+            tuple(value for value in shape.values if self._fits(shape, value)),
+        )  # fmt: skip
+
+    def admits(self, conjunction: Conjunction, value: Any) -> bool:
+        """Whether a value is valid against a conjunction: validation, for enum and const beside other keywords."""
+        return any(
+            self._fits(shape, value)
+            for shape in self.shapes(conjunction)
+            if shape.values is None or Shape().only_values((value,)).meet(shape).values
+        )
+
+    def _fits(self, shape: Shape, value: Any) -> bool:
+        kind = type_of(value)
+        if kind == "null":
+            return shape.null
+        if kind == "boolean":
+            return shape.boolean
+        if kind == "number":
+            return shape.number is not None and shape.number.admits(exact(value))
+        if kind == "string":
+            return shape.text is not None and self._text_fits(shape, value)
+        if kind == "array":
+            return shape.array is not None and self._array_fits(shape, value)
+        return kind == "object" and shape.object is not None and self._object_fits(shape, value)
+
+    def _text_fits(self, shape: Shape, value: str) -> bool:
+        text = shape.text
+        if text is None or len(value) < text.least or (text.most is not None and len(value) > text.most):
+            return False
+        return (not text.patterns and not text.formats) or text_dfa(text).matches(value)
+
+    def _array_fits(self, shape: Shape, value: list[Any]) -> bool:
+        array = shape.array
+        if array is None or len(value) < array.least or (array.most is not None and len(value) > array.most):
+            return False
+        return all(self.admits(array.item(index), one) for index, one in enumerate(value))
+
+    def _object_fits(self, shape: Shape, value: dict[str, Any]) -> bool:
+        if shape.object is None or not shape.object.required <= value.keys():
+            return False
+        members = dict(shape.object.members)
+        return all(self.admits(members.get(name, shape.object.rest), one) for name, one in value.items())
+
+

@@ -1,0 +1,48 @@
+"""How a JSON schema is read and how its values are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+from structgen.grammar.errors import SchemaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonOptions:
+    """Options of `Grammar.from_json_schema`; the first named value is the default.
+
+    Attributes:
+        property_order: "schema": keys come in the order in which the schema names them, extra keys after; "any".
+        whitespace: "flexible": up to 16 blanks between tokens; "compact": none; "pretty": as json.dumps with a
+            two-space indent.
+        format: "assert" formats in every draft, or "annotate".
+        unknown_format: "annotate" or "refuse" formats that no draft knows.
+        strict_keywords: refuse keywords that no draft knows.
+        integers_as: spell integers as "1", or accept "1 or 1.0".
+    """
+
+    property_order: Literal["schema", "any"] = "schema"
+    whitespace: Literal["flexible", "compact", "pretty"] = "flexible"
+    format: Literal["assert", "annotate"] = "assert"
+    unknown_format: Literal["annotate", "refuse"] = "annotate"
+    strict_keywords: bool = False
+    integers_as: Literal["1", "1 or 1.0"] = "1"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> JsonOptions:
+        """Checked options.
+
+        Raises:
+            SchemaError: an unknown option or value.
+        """
+        hints = get_type_hints(cls)
+        names = [field.name for field in fields(cls)]
+        for name, value in given.items():
+            if name not in names:
+                raise SchemaError(f"unknown option {name!r}", hint=f"known options: {', '.join(names)}")
+            allowed = get_args(hints[name]) or (True, False)
+            if value not in allowed:
+                raise SchemaError(f"{name} is {value!r}", hint=f"one of {', '.join(map(repr, allowed))}")
+        return cls(**given)

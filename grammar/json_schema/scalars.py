@@ -1,0 +1,133 @@
+"""Rules for strings, numbers, booleans, null, and for keys. A rule is a state; it ends in RETURN."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from structgen.grammar.byte_trie import literal_alternatives
+from structgen.grammar.charset import ANY
+from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange, number_dfa
+from structgen.grammar.json_schema.shapes import Shape, TextShape
+from structgen.grammar.json_schema.text import single_tree, text_dfa
+from structgen.grammar.json_schema.values import scalar_spellings
+from structgen.grammar.json_string import canonical, counted_text, quoted
+from structgen.grammar.program import Interior, ProgramBuilder
+from structgen.grammar.regex_program import place_dfa, place_tree, raw
+from structgen.grammar.regex_syntax import parse_regex
+
+_FREE_INTEGER_TREE = parse_regex(FREE_INTEGER)
+_FREE_WHOLE_TREE = parse_regex(rf"(?:{FREE_INTEGER})(?:\.0{{1,307}})?")
+_FREE_NUMBER_TREE = parse_regex(FREE_NUMBER)
+
+
+class Scalars:
+    """Scalar rules of one program, each made once."""
+
+    def __init__(self, builder: ProgramBuilder) -> None:
+        self._builder = builder
+        self._rules: dict[Hashable, int] = {}
+        self._interior: int | None = None
+
+    def alternatives(self, shape: Shape) -> list[int]:
+        """The rules of a shape's scalar types."""
+        found = []
+        if shape.null:
+            found.append(self.literal(b"null"))
+        if shape.boolean:
+            found += [self.literal(b"true"), self.literal(b"false")]
+        if shape.number is not None:
+            found.append(self.number(shape.number))
+        if shape.text is not None:
+            found.append(self.text(shape.text))
+        return found
+
+    def literal(self, text: bytes) -> int:
+        state = self._rules.get(text)
+        if state is None:
+            state = self._rules[text] = self._builder.literal(text, self._builder.accept)
+        return state
+
+    def values(self, scalars: list[object]) -> int:
+        """Exactly these scalars."""
+        words = {spelling for value in scalars for spelling in scalar_spellings(value)}
+        return literal_alternatives(self._builder, [(word, self._builder.accept) for word in words])
+
+    def number(self, wanted: NumberRange) -> int:
+        state = self._rules.get(wanted)
+        if state is None:
+            state = self._rules[wanted] = self._place_number(wanted)
+        return state
+
+    def _place_number(self, wanted: NumberRange) -> int:
+        builder = self._builder
+        if not wanted.is_free:
+            dfa = number_dfa(wanted)
+            return builder.fail if dfa.is_empty else place_dfa(builder, dfa, builder.accept, raw)
+        tree = _FREE_NUMBER_TREE
+        if wanted.integer:
+            tree = _FREE_WHOLE_TREE if wanted.whole_fraction else _FREE_INTEGER_TREE
+        start = builder.reserve()
+        place_tree(builder, tree, start, builder.accept, raw)
+        return start
+
+    def text(self, wanted: TextShape) -> int:
+        state = self._rules.get(wanted)
+        if state is None:
+            state = self._rules[wanted] = self._builder.literal(b'"', self._text_content(wanted))
+        return state
+
+    def _text_content(self, wanted: TextShape) -> int:
+        """After the opening quote."""
+        builder = self._builder
+        if not wanted.patterns and not wanted.formats:
+            return counted_text(builder, wanted.least, wanted.most, builder.accept)
+        closing = builder.literal(b'"', builder.accept)
+        tree = single_tree(wanted)
+        if tree is not None:
+            start = builder.reserve()
+            place_tree(builder, tree, start, closing, canonical)
+            return start
+        dfa = text_dfa(wanted)
+        return builder.fail if dfa.is_empty else place_dfa(builder, dfa, closing, canonical)
+
+    def other_key(self, taken: frozenset[str]) -> int:
+        """Any key in canonical spelling but those taken."""
+        state = self._rules.get(("key", taken))
+        if state is None:
+            state = self._builder.literal(b'"', self._key_trie(taken) if taken else self._key_interior())
+            self._rules["key", taken] = state
+        return state
+
+    def _key_interior(self) -> int:
+        if self._interior is None:
+            builder = self._builder
+            self._interior = interior = builder.reserve()
+            edges = canonical(builder, ANY, interior)
+            builder.set_ranges(interior, [*edges, (0x22, 0x22, builder.accept)], Interior.FREE)
+        return self._interior
+
+    def _key_trie(self, taken: frozenset[str]) -> int:
+        """A trie of the taken keys whose states read everything else as the free interior would.
+
+        The interior is deterministic; each trie state takes as its default the state that the interior is in after
+        the same bytes, so that leaving the trie in the middle of a character stays valid UTF-8.
+        """
+        builder, interior = self._builder, self._key_interior()
+        children: list[dict[int, int]] = [{}]
+        defaults = [interior]
+        for name in taken:
+            node = 0
+            for byte in quoted(name)[1:]:
+                following = children[node].get(byte)
+                if following is None:
+                    following = children[node][byte] = len(children)
+                    children.append({})
+                    defaults.append(builder.follow(defaults[node], byte))
+                node = following
+        states = [builder.reserve() for _ in children]
+        for node, edges in enumerate(children):
+            if edges:
+                # A closing quote inside of the trie completes a taken key, and only those are in it.
+                pairs = [(byte, builder.fail if byte == 0x22 and not children[n] else states[n]) for byte, n in edges.items()]
+                builder.set_except(states[node], pairs, defaults[node])
+        return states[0]

@@ -1,0 +1,83 @@
+"""Constraints on one string, as a syntax tree or as one character automaton."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from structgen.grammar.char_dfa import CharDFA, both, char_dfa, lengths_between
+from structgen.grammar.errors import GrammarError
+from structgen.grammar.formats import format_tree
+from structgen.grammar.json_schema.shapes import TextShape
+from structgen.grammar.regex_program import without_end_assertions
+from structgen.grammar.regex_syntax import parse_regex
+from structgen.grammar.regex_tree import Chars, Node, Repeat, assertions
+
+
+@lru_cache(maxsize=2048)
+def pattern_tree(pattern: str) -> Node:
+    """The tree of all texts in which a pattern is found."""
+    return without_end_assertions(parse_regex(pattern), search=True)
+
+
+def text_trees(text: TextShape) -> list[Node]:
+    """One tree for each pattern and format.
+
+    Raises:
+        GrammarSyntaxError: with the pointer of the pattern.
+    """
+    trees = []
+    for pattern, pointer in text.patterns:
+        try:
+            trees.append(pattern_tree(pattern))
+        except GrammarError as error:
+            error.pointer = pointer
+            raise
+    return trees + [format_tree(name) for name, _ in text.formats]
+
+
+def single_tree(text: TextShape) -> Node | None:
+    """One tree that says everything, where there is one without algebra; it keeps its counters."""
+    trees = text_trees(text)
+    if len(trees) != 1 or assertions(trees[0]):
+        return None
+    tree = trees[0]
+    if text.least == 0 and text.most is None:
+        return tree
+    if isinstance(tree, Repeat) and isinstance(tree.item, Chars):
+        # One character class, counted: lengths are counts.
+        least = max(tree.least, text.least)
+        most = min((m for m in (tree.most, text.most) if m is not None), default=None)
+        return Chars(()) if most is not None and most < least else Repeat(tree.item, least, most)
+    return None
+
+
+@lru_cache(maxsize=512)
+def text_dfa(text: TextShape) -> CharDFA:
+    """The automaton of all constraints together; without states when they contradict each other.
+
+    Raises:
+        GrammarLimitError: too many states, with the pointer of a constraint.
+    """
+    place = (*text.patterns, *text.formats)[0][1]
+    try:
+        automata = [char_dfa(tree) for tree in text_trees(text)]
+        dfa = automata[0]
+        for other in automata[1:]:
+            dfa = both(dfa, other)
+        return _within_lengths(dfa, text.least, text.most)
+    except GrammarError as error:
+        if error.pointer is None:
+            error.pointer = place
+        raise
+
+
+def _within_lengths(dfa: CharDFA, least: int, most: int | None) -> CharDFA:
+    if dfa.is_empty:
+        return dfa
+    # Lengths that the words keep anyway cost nothing.
+    if least and dfa.shortest() >= least:
+        least = 0
+    longest = dfa.longest() if most is not None else None
+    if longest is not None and most is not None and longest <= most:
+        most = None
+    return dfa if least == 0 and most is None else both(dfa, lengths_between(least, most))
