@@ -137,7 +137,9 @@ def test_chunks_and_decode_rows_of_one_step_equal_whole_passes(tmp_path: Path) -
     step = ForwardInput(
         ids=torch.tensor([first[-1], second[-1], *third[5:]]),
         positions=torch.tensor([2, 6, *range(5, 12)]),
-        places=torch.tensor([5 * 4 + 2, 7 * 4 + 2, *(15 * 4 + at for at in (1, 2, 3)), *(4 * 4 + at for at in range(4))]),
+        places=torch.tensor(
+            [5 * 4 + 2, 7 * 4 + 2, *(15 * 4 + at for at in (1, 2, 3)), *(4 * 4 + at for at in range(4))]
+        ),
         decode_table=PageTable(pages=torch.tensor([5, 5, 0, 7]), rows=2),
         decode_lengths=(3, 7),
         chunks=[Chunk(offset=2, count=7, start=5, table=PageTable(pages=torch.tensor(tables[2]), rows=1))],
@@ -161,7 +163,9 @@ def test_chunks_and_decode_rows_of_one_step_equal_whole_passes(tmp_path: Path) -
 def test_other_models_are_refused_with_a_reason(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     random_checkpoint(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | change
-    (tmp_path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if value is not None})
+    )
     with pytest.raises(ModelError, match=words):
         load_model(tmp_path)
 

@@ -1,0 +1,294 @@
+"""The engine's loop on a fake runner: mixed batches, budgets, cancels, faults, ownership."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from structgen.engine import BudgetError, Engine, SamplingParams, Sequence, StepOutput
+from structgen.engine.errors import ContextLengthError
+from structgen.engine.sequence import Stage
+from structgen.engine.step import StepSlot
+from tests.engine.fakes import CLOSE, EOS, LETTERS, VOCAB, FakeRunner, Quoted, is_quoted, prefer_letters
+
+ENDS = frozenset([EOS])
+
+
+def run(engine: Engine) -> list[StepOutput]:
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+        engine.check_integrity()
+    return outputs
+
+
+def alone(prompt: list[int], params: SamplingParams, matcher: Quoted | None = None) -> list[int]:
+    engine = Engine(FakeRunner(pages=128), max_batch=1)
+    sequence = engine.submit(prompt, params, matcher, ENDS)
+    while engine.has_work:
+        engine.step()
+    return sequence.output_ids
+
+
+def test_each_row_of_a_mixed_batch_gets_what_it_gets_alone() -> None:
+    engine = Engine(FakeRunner(), max_batch=3)
+    requests = [
+        ([5, 6, 7], SamplingParams(max_tokens=9), None),
+        ([5, 6, 8] * 40, SamplingParams(max_tokens=12), Quoted()),
+        ([9], SamplingParams(max_tokens=5, temperature=1.0, seed=1), None),
+        ([9, 9] * 170, SamplingParams(max_tokens=7, temperature=1.5, seed=2, top_p=0.8), Quoted()),
+        ([30], SamplingParams(max_tokens=30), Quoted()),
+    ]
+    sequences = [engine.submit(prompt, params, matcher, ENDS) for prompt, params, matcher in requests]
+    run(engine)
+    for sequence, (prompt, params, matcher) in zip(sequences, requests, strict=True):
+        assert sequence.output_ids == alone(prompt, params, matcher and Quoted())
+        assert matcher is None or is_quoted(sequence.output_ids)
+
+
+def test_the_same_seed_gives_the_same_tokens_and_another_seed_others() -> None:
+    def tokens(seed: int | None, companions: int) -> list[int]:
+        engine = Engine(FakeRunner())
+        for number in range(companions):
+            engine.submit([number + 1] * 9, SamplingParams(max_tokens=5 + number, temperature=2.0))
+        sequence = engine.submit([8, 8], SamplingParams(max_tokens=20, temperature=1.0, seed=seed))
+        run(engine)
+        return sequence.output_ids
+
+    assert tokens(5, 0) == tokens(5, 4) == tokens(5, 7)
+    assert tokens(6, 0) != tokens(5, 0)
+    assert tokens(None, 0) != tokens(None, 0)
+
+
+def test_outputs_of_the_steps_are_the_sequence_in_pieces() -> None:
+    engine = Engine(FakeRunner())
+    sequence = engine.submit([4, 5], SamplingParams(max_tokens=6), Quoted(), ENDS)
+    outputs = run(engine)
+    assert all(output.sequence is sequence for output in outputs)
+    assert [token for output in outputs for token in output.token_ids] == sequence.output_ids
+    assert [output.finish_reason for output in outputs] == [None] * (len(outputs) - 1) + ["length"]
+
+
+# -- how a text ends ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", range(3, 24))
+def test_any_budget_closes_the_value_in_time(max_tokens: int) -> None:
+    engine = Engine(FakeRunner())
+    sequence = engine.submit([7], SamplingParams(max_tokens=max_tokens), Quoted(), ENDS)
+    run(engine)
+    assert is_quoted(sequence.output_ids)
+    assert len(sequence.output_ids) + 1 == max_tokens, "EOS counts, though it needs no step here"
+    assert (sequence.finish_reason, sequence.closed_early) == ("length", True)
+
+
+def test_a_value_that_ends_by_itself_was_not_closed_early() -> None:
+    def close_soon(tokens: list[int]) -> np.ndarray:
+        logits = prefer_letters(tokens)
+        logits[CLOSE] += 100 * (len(tokens) > 6)
+        return logits
+
+    engine = Engine(FakeRunner(logits=close_soon))
+    sequence = engine.submit([7], SamplingParams(max_tokens=50), Quoted(), ENDS)
+    run(engine)
+    assert is_quoted(sequence.output_ids)
+    assert (sequence.finish_reason, sequence.closed_early) == ("stop", False)
+
+
+def test_a_budget_that_cannot_hold_any_value_is_refused_before_any_work() -> None:
+    engine = Engine(FakeRunner())
+    with pytest.raises(BudgetError) as caught:
+        engine.submit([7], SamplingParams(max_tokens=2), Quoted(), ENDS)
+    assert (caught.value.max_tokens, caught.value.least) == (2, 3)
+    assert not engine.has_work
+
+
+def test_when_only_eos_is_left_no_forward_is_spent_on_it() -> None:
+    for ends, extra in ((ENDS, 0), (frozenset[int](), 1)):
+        runner = FakeRunner()
+        engine = Engine(runner)
+        sequence = engine.submit([7], SamplingParams(max_tokens=8), Quoted(), ends)
+        run(engine)
+        assert sequence.finish_reason == "length"
+        assert runner.steps == len(sequence.output_ids) + extra
+
+
+@pytest.mark.parametrize("where", ["eos", "stop id"])
+def test_free_text_ends_at_eos_and_at_stop_ids_which_are_not_output(where: str) -> None:
+    text = alone([6, 7], SamplingParams(max_tokens=20))
+    end = text[5]
+    first = text.index(end)
+    params = SamplingParams(max_tokens=20, stop_token_ids=frozenset([end] if where == "stop id" else []))
+    engine = Engine(FakeRunner())
+    sequence = engine.submit([6, 7], params, None, frozenset([end] if where == "eos" else []))
+    run(engine)
+    assert sequence.output_ids == text[:first]
+    assert sequence.finish_reason == "stop"
+
+
+def test_free_text_that_runs_out_of_tokens_says_so() -> None:
+    engine = Engine(FakeRunner())
+    sequence = engine.submit([6, 7], SamplingParams(max_tokens=4))
+    run(engine)
+    assert (len(sequence.output_ids), sequence.finish_reason, sequence.closed_early) == (4, "length", False)
+
+
+def test_the_context_limits_what_may_be_generated() -> None:
+    engine = Engine(FakeRunner(), max_context=32)
+    free = engine.submit([6] * 30, SamplingParams(max_tokens=20))
+    held = engine.submit([6] * 28, SamplingParams(max_tokens=20), Quoted(), ENDS)
+    run(engine)
+    assert (len(free.output_ids), free.finish_reason) == (2, "length")
+    assert is_quoted(held.output_ids)
+    assert len(held.output_ids) == 3
+    with pytest.raises(ContextLengthError):
+        engine.submit([6] * 32, SamplingParams(max_tokens=20))
+    with pytest.raises(ContextLengthError):
+        engine.submit([6] * 30, SamplingParams(max_tokens=20), Quoted())
+
+
+@pytest.mark.parametrize("prompt", [[], [VOCAB], [-1]])
+def test_prompts_that_are_no_tokens_are_refused(prompt: list[int]) -> None:
+    with pytest.raises(ValueError, match="prompt_ids"):
+        Engine(FakeRunner()).submit(prompt, SamplingParams())
+
+
+# -- cancel -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_cancel_at_any_stage_ends_one_sequence_and_frees_it(steps: int) -> None:
+    """0 steps: waiting. Then prefill chunks in flight, decode in flight, finished."""
+    engine = Engine(FakeRunner(), max_batch=2)
+    other = engine.submit([5, 4, 3], SamplingParams(max_tokens=12), Quoted(), ENDS)
+    sequence = engine.submit([5, 4] * 240, SamplingParams(max_tokens=4), Quoted(), ENDS)
+    for _ in range(steps):
+        engine.step()
+    was_finished = sequence.finished
+    engine.cancel(sequence)
+    engine.cancel(sequence)
+    engine.check_integrity()
+    assert sequence.finished
+    outputs = run(engine)
+    reasons = [output.finish_reason for output in outputs if output.sequence is sequence]
+    assert reasons == ([] if was_finished else ["cancelled"])
+    assert sequence.pages == []
+    assert other.output_ids == alone([5, 4, 3], SamplingParams(max_tokens=12), Quoted())
+
+
+def test_a_cancelled_sequence_in_flight_keeps_its_pages_until_the_step_is_through() -> None:
+    engine = Engine(FakeRunner())
+    sequence = engine.submit([5, 4, 3], SamplingParams(max_tokens=12))
+    engine.step()
+    engine.cancel(sequence)
+    assert (sequence.stage, sequence.inflight_refs, bool(sequence.pages)) == (Stage.FINISHED, 1, True)
+    tokens = list(sequence.output_ids)
+    (output,) = engine.step()
+    assert (output.finish_reason, sequence.pages, sequence.output_ids) == ("cancelled", [], tokens)
+    assert not engine.has_work
+
+
+# -- faults -------------------------------------------------------------------------------------------------------------
+
+
+def poisoned(tokens: list[int]) -> np.ndarray:
+    logits = prefer_letters(tokens)
+    if tokens[0] == 13 and len(tokens) > 5:
+        logits[LETTERS[4]] = np.nan
+    return logits
+
+
+@pytest.mark.parametrize("fault", ["nan", "empty", "refuse", "fill", "accept"])
+def test_a_fault_ends_its_own_sequence_and_no_other(fault: str) -> None:
+    runner = FakeRunner(logits=poisoned)
+    engine = Engine(runner)
+    good = [engine.submit([prompt, 2, 3], SamplingParams(max_tokens=15), Quoted(), ENDS) for prompt in (10, 11, 12)]
+    matcher = Quoted() if fault == "nan" else Quoted(fault=fault)
+    bad = engine.submit([13 if fault == "nan" else 14, 2, 3], SamplingParams(max_tokens=15), matcher, ENDS)
+    outputs = run(engine)
+    words = {
+        "nan": "finite",
+        "empty": "no token",
+        "refuse": "refused",
+        "fill": "cannot fill",
+        "accept": "cannot accept",
+    }
+    assert bad.finish_reason == "error"
+    assert words[fault] in str(bad.error)
+    assert len(bad.output_ids) == 3
+    assert [output.finish_reason for output in outputs if output.sequence is bad][-1] == "error"
+    assert runner.cleared, "what a failed sequence wrote must not be read by a later owner of its pages"
+    for sequence, prompt in zip(good, (10, 11, 12), strict=True):
+        assert sequence.error is None
+        assert sequence.output_ids == alone([prompt, 2, 3], SamplingParams(max_tokens=15), Quoted())
+
+
+class BrokenRunner(FakeRunner):
+    """Fails as a whole whenever a step holds a text that starts with 13."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def check(self, slot: StepSlot, at: str) -> None:
+        if at == self.at and any(row.sequence.prompt_ids[0] == 13 for row in slot.plan.rows):
+            raise MemoryError("too large")
+
+    def launch(self, slot: StepSlot) -> None:
+        self.check(slot, "launch")
+        super().launch(slot)
+
+    def wait(self, slot: StepSlot) -> None:
+        self.check(slot, "wait")
+        super().wait(slot)
+
+
+@pytest.mark.parametrize("at", ["launch", "wait"])
+def test_a_runner_that_fails_on_one_sequence_still_serves_the_others(at: str) -> None:
+    engine = Engine(BrokenRunner(at))
+    good = [engine.submit([prompt, 2, 3], SamplingParams(max_tokens=15), Quoted(), ENDS) for prompt in (10, 11, 12)]
+    for _ in range(3):
+        engine.step()
+    bad = engine.submit([13], SamplingParams(max_tokens=15))
+    run(engine)
+    assert bad.finish_reason == "error"
+    assert "too large" in str(bad.error)
+    for sequence, prompt in zip(good, (10, 11, 12), strict=True):
+        assert sequence.output_ids == alone([prompt, 2, 3], SamplingParams(max_tokens=15), Quoted())
+
+
+# -- everything at once -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_traffic_keeps_every_promise(seed: int) -> None:
+    """Few pages, shared prefixes, cancels and faults at random: integrity at each tick, and texts as if alone."""
+    rng = random.Random(seed)
+    engine = Engine(FakeRunner(pages=160, logits=poisoned), max_batch=5)
+    open_requests: list[tuple[Sequence, Callable[[], list[int]]]] = []
+    done = 0
+    while done < 40 or engine.has_work:
+        if done < 40 and rng.random() < 0.4:
+            done += 1
+            prompt = [rng.choice([5, 6, 13])] * rng.choice([1, 8, 30, 300]) + [rng.choice(LETTERS)]
+            params = SamplingParams(
+                max_tokens=rng.randrange(3, 40), temperature=rng.choice([0.0, 1.0]), seed=rng.randrange(9)
+            )
+            held = rng.random() < 0.6
+            sequence = engine.submit(prompt, params, Quoted() if held else None, ENDS)
+            open_requests.append((sequence, lambda p=prompt, s=params, h=held: alone(p, s, Quoted() if h else None)))
+        if rng.random() < 0.05 and open_requests:
+            engine.cancel(rng.choice(open_requests)[0])
+        engine.step()
+        engine.check_integrity()
+    for sequence, expected in open_requests:
+        assert sequence.finished
+        assert sequence.pages == []
+        if sequence.finish_reason in ("stop", "length"):
+            assert sequence.output_ids == expected()
+            assert sequence.matcher is None or is_quoted(sequence.output_ids)
+        elif sequence.finish_reason == "error":
+            assert sequence.prompt_ids[0] == 13

@@ -1,0 +1,128 @@
+"""Scheduler and pipeline without a model: what runs, in which order, and who owns what meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from structgen.engine.pages import PageAllocator
+from structgen.engine.pipeline import Pipeline
+from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.scheduler import Scheduler
+from structgen.engine.sequence import Sequence
+
+
+def make_sequence(number: int, prompt: int, max_tokens: int = 4) -> Sequence:
+    ids = range(100 * number, 100 * number + prompt)
+    return Sequence(number, ids, SamplingParams(max_tokens=max_tokens), None, frozenset())
+
+
+def make_scheduler(pages: int = 32, *, max_batch: int = 4, step_tokens: int = 8) -> Scheduler:
+    return Scheduler(PageAllocator(pages, 4), max_batch=max_batch, step_tokens=step_tokens)
+
+
+def test_a_long_prompt_runs_in_chunks_and_only_its_last_one_samples() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(1, 19))
+    steps = []
+    while plan := scheduler.plan():
+        (row,) = plan.rows
+        steps.append((row.start, row.count, row.samples))
+    assert steps == [(0, 8, False), (8, 8, False), (16, 3, True)]
+
+
+def test_decode_rows_go_before_chunks_and_share_the_step_with_them() -> None:
+    scheduler = make_scheduler()
+    first, second = make_sequence(1, 3), make_sequence(2, 30)
+    scheduler.add(first)
+    scheduler.plan()
+    scheduler.add(second)
+    first.output_ids.append(5)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert [(row.sequence, row.count) for row in plan.decode] == [(first, 1)]
+    assert [(row.sequence, row.count) for row in plan.chunks] == [(second, 7)]
+    assert plan.sampling_rows == plan.decode
+    assert plan.tokens == 8
+
+
+def test_a_sequence_whose_token_is_not_yet_known_is_left_out() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(1, 3))
+    assert scheduler.plan() is not None
+    assert scheduler.plan() is None
+
+
+def test_admission_is_first_come_first_served_and_bounded_by_batch_and_pages() -> None:
+    scheduler = make_scheduler(pages=6, max_batch=2)
+    large, small, third = make_sequence(1, 12), make_sequence(2, 12), make_sequence(3, 1)
+    for sequence in (large, small, third):
+        scheduler.add(sequence)
+    scheduler.plan()
+    assert scheduler.running == [large], "4 of 6 pages are taken; the next needs 4, and nobody overtakes it"
+    large.finish("stop")
+    scheduler.drop(large)
+    scheduler.release(large)
+    scheduler.plan()
+    assert scheduler.running == [small, third]
+    scheduler.pages.check_integrity([small.pages, third.pages])
+
+
+def test_a_shared_prefix_is_not_run_again_except_for_the_last_token() -> None:
+    scheduler = make_scheduler(step_tokens=64)
+    first, again = make_sequence(1, 16), make_sequence(1, 16)
+    scheduler.add(first)
+    scheduler.plan()
+    first.finish("stop")
+    scheduler.drop(first)
+    scheduler.release(first)
+    scheduler.add(again)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert [(row.start, row.count) for row in plan.rows] == [(12, 4)]
+
+
+def test_what_a_failed_sequence_computed_is_never_shared() -> None:
+    scheduler = make_scheduler(step_tokens=64)
+    first, again = make_sequence(1, 16), make_sequence(1, 16)
+    scheduler.add(first)
+    scheduler.plan()
+    first.finish("error", "NaN")
+    scheduler.drop(first)
+    scheduler.release(first)
+    scheduler.add(again)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert plan.tokens == 16
+
+
+def test_a_zombie_is_handed_back_when_the_last_step_that_holds_it_is_through() -> None:
+    pipeline = Pipeline(["slot a", "slot b"])
+    sequence = make_sequence(1, 3)
+    pipeline.launch([sequence])
+    pipeline.launch([sequence])
+    assert pipeline.full
+    assert sequence.inflight_refs == 2
+    sequence.finish("cancelled")
+    assert pipeline.commit() == []
+    pipeline.check_integrity([sequence])
+    assert pipeline.commit() == [sequence]
+    assert pipeline.empty
+
+
+def test_slots_come_back_only_after_their_commit() -> None:
+    pipeline = Pipeline(["slot a", "slot b"])
+    assert pipeline.reserve() == "slot a"
+    pipeline.launch([])
+    assert pipeline.reserve() == "slot b"
+    pipeline.launch([])
+    assert pipeline.oldest == "slot a"
+    pipeline.commit()
+    assert pipeline.reserve() == "slot a"
+
+
+def test_wrong_references_are_found() -> None:
+    pipeline = Pipeline(["slot"])
+    sequence = make_sequence(1, 3)
+    sequence.inflight_refs = 1
+    with pytest.raises(AssertionError, match="wrong references"):
+        pipeline.check_integrity([sequence])
