@@ -92,8 +92,7 @@ def extract(
     llm = _llm(model, dtype, batch, quiet)
     sampling = sampling_of(max_tokens, temperature, top_p, seed)
     invalid = 0
-    target = open_out(out)
-    with count_progress("Extracting", len(texts), enabled=not quiet) as advance:
+    with open_out(out) as target, count_progress("Extracting", len(texts), enabled=not quiet) as advance:
         for start in range(0, len(texts), batch):
             pairs = [(one, constraint) for one in texts[start : start + batch]]
             for result in llm.extract_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,11 +31,10 @@ def constraint_of_file(path: Path) -> Constraint:
         fail(f"{path}: {error}", error.hint)
 
 
-def open_out(out: Path | None) -> TextIO | None:
-    if out is None:
-        return None
+def open_out(out: Path | None) -> AbstractContextManager[TextIO | None]:
+    """The file to write records to; None (stdout) without a path."""
     try:
-        return out.open("w", encoding="utf-8")
+        return nullcontext() if out is None else out.open("w", encoding="utf-8")
     except OSError as error:
         fail(f"cannot write {out}: {error.strerror or error}")
 

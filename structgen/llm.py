@@ -118,8 +118,9 @@ class LLM:
         request = self.session.submit(messages, constraint, sampling)
         decoder, seen = self.tokenizer.stream(), 0
         try:
-            while request.is_running:
-                self.session.step([request])
+            running = 1
+            while running:
+                running = self.session.step([request])
                 new = request.sequence.output_ids[seen:]
                 seen += len(new)
                 if piece := decoder.push(new):

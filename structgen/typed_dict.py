@@ -37,8 +37,10 @@ def _holds_typed_dict(kind: Any) -> bool:
 def _typed_dict(kind: Any, inside: tuple[Any, ...]) -> Any:
     fields = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        bare = get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
-        mark: Any = Required if name in kind.__required_keys__ else NotRequired
+        # Marks inside annotations that are text are not yet counted in __required_keys__.
+        marked = get_origin(hint) in (Required, NotRequired)
+        bare = get_args(hint)[0] if marked else hint
+        mark: Any = get_origin(hint) if marked else Required if name in kind.__required_keys__ else NotRequired
         fields[name] = mark[_rebuild(bare, inside)]
     rebuilt: Any = typing_extensions.TypedDict(kind.__name__, fields)  # type: ignore[misc]
     rebuilt.__doc__ = kind.__doc__

@@ -79,7 +79,7 @@ def test_imports_point_one_way(room: str) -> None:
 def test_every_file_takes_its_annotations_as_text(room: str) -> None:
     def is_ready(path: Path) -> bool:
         text = path.read_text("utf-8")
-        return "from __future__ import annotations" in text or not ast.parse(text).body[1:]
+        return "from __future__ import annotations" in text or path.name == "__init__.py"
 
     assert [str(path.relative_to(ROOT)) for path in python_files(room) if not is_ready(path)] == []
 
