@@ -38,9 +38,20 @@ class StepOutput:
 
 
 class Engine:
-    """Not thread safe: one thread drives it. A runner may stand in for the model."""
+    """Not thread safe: one thread drives it. A runner may stand in for the model.
 
-    def __init__(self, model: LlamaModel | ModelRunner, *, max_batch: int = 8, max_context: int | None = None) -> None:
+    `share_prefixes`: requests that begin alike reuse each other's pages. Which prompt tokens run together then depends
+    on earlier requests, and with real matrix products so does the last bit of their logits.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel | ModelRunner,
+        *,
+        max_batch: int = 8,
+        max_context: int | None = None,
+        share_prefixes: bool = True,
+    ) -> None:
         runner = (
             TorchRunner(model, max_batch=max_batch, max_context=max_context) if isinstance(model, LlamaModel) else model
         )
@@ -49,7 +60,9 @@ class Engine:
         cached = CACHED_PREFIX_TOKENS // runner.page_size
         self._pages = PageAllocator(runner.pages, runner.page_size, max_cached=cached)
         step_tokens = PREFILL_TOKENS + max_batch
-        self._scheduler = Scheduler(self._pages, max_batch=max_batch, step_tokens=step_tokens)
+        self._scheduler = Scheduler(
+            self._pages, max_batch=max_batch, step_tokens=step_tokens, share_prefixes=share_prefixes
+        )
         self._pipeline = Pipeline([self._slot(max_batch, step_tokens)])
         self._rescue_slot = self._slot(max_batch, step_tokens)
         self._sampler = Sampler(max_batch=max_batch, vocab_size=runner.vocab_size)

@@ -46,10 +46,11 @@ class Scheduler:
     Decode rows go first and are never held back; what is left of `step_tokens` bounds the prefill chunks.
     """
 
-    def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int) -> None:
+    def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int, share_prefixes: bool = True) -> None:
         assert step_tokens > max_batch
         self.pages = pages
         self.max_batch, self.step_tokens = max_batch, step_tokens
+        self._share_prefixes = share_prefixes
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
 
@@ -87,6 +88,8 @@ class Scheduler:
 
     def remember(self, sequence: Sequence) -> None:
         """Let later requests share the sequence's full pages, all of whose tokens have been committed."""
+        if not self._share_prefixes:
+            return
         final = sequence.tokens(0, sequence.computed)
         first = len(sequence.page_keys)
         sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys)

@@ -1,0 +1,82 @@
+"""transformers as the peer of the benchmark: the same weights, its logits and its `generate`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structgen.engine.errors import EngineError
+from structgen.engine.llama import LlamaModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far a model's next-token distributions stand from transformers' in float32, over one text.
+
+    kl: mean Kullback-Leibler divergence in nats; same_top: share of positions with the same best token.
+    """
+
+    largest_logit: float
+    kl: float
+    same_top: float
+    perplexity: float
+
+
+class TransformersPeer:
+    """Loads the file or folder in float32. EngineError when transformers is not installed."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import transformers
+        except ImportError:
+            raise EngineError(
+                "the benchmark compares with transformers, which is not installed",
+                hint="pip install 'structgen[bench]'",
+            ) from None
+        place = {"gguf_file": path.name} if path.is_file() else {}
+        folder = path.parent if path.is_file() else path
+        with redirect_stderr(StringIO()):  # its progress bars
+            self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int]) -> Tensor:
+        """float32 [tokens, vocab_size]."""
+        logits: Tensor = self._model(torch.tensor([ids])).logits[0].float()
+        return logits
+
+    def compare(self, model: LlamaModel, ids: list[int], expected: Tensor) -> Difference:
+        """`expected` are this peer's logits of `ids`, computed while it was float32."""
+        logits = model.logits(ids).float()
+        ours, theirs = logits.log_softmax(-1), expected.log_softmax(-1)
+        following = torch.tensor(ids[1:])[:, None]
+        return Difference(
+            largest_logit=float((logits - expected).abs().max()),
+            kl=float((theirs.exp() * (theirs - ours)).sum(-1).mean()),
+            same_top=float((logits.argmax(-1) == expected.argmax(-1)).float().mean()),
+            perplexity=float((-ours[:-1].gather(1, following)).mean().exp()),
+        )
+
+    def to_bfloat16(self) -> None:
+        self._model = self._model.to(torch.bfloat16)
+
+    @torch.inference_mode()
+    def decode(self, prompt: list[int], tokens: int) -> float:
+        """Seconds of one greedy `generate` call that makes exactly `tokens` tokens."""
+        ids = torch.tensor([prompt])
+        started = time.perf_counter()
+        self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+            pad_token_id=0,
+        )
+        return time.perf_counter() - started
