@@ -14,6 +14,7 @@ from structgen.server.model import ModelLike
 from structgen.server.request_id import RequestIdMiddleware
 from structgen.server.settings import ServerSettings
 from structgen.server.state import ServerState
+from structgen.server.validation_pool import ValidationPool
 
 
 def create_app(llm: ModelLike, *, settings: ServerSettings | None = None) -> FastAPI:
@@ -23,7 +24,9 @@ def create_app(llm: ModelLike, *, settings: ServerSettings | None = None) -> Fas
         llm: a `structgen.LLM`; from then on only the server may use its engine.
     """
     chosen = settings or ServerSettings()
-    state = ServerState(llm, chosen, GrammarCompiler(lambda: llm.tokenizer.vocabulary, chosen))
+    validators = ValidationPool(size=chosen.validators, timeout=chosen.validate_timeout)
+    compiler = GrammarCompiler(lambda: llm.tokenizer.vocabulary, validators, chosen)
+    state = ServerState(llm, chosen, validators, compiler)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -14,16 +14,14 @@ from starlette.responses import JSONResponse, Response
 from structgen.extract import described_messages
 from structgen.server.body import read_object
 from structgen.server.compiler import CompiledConstraint
-from structgen.server.constraints import find_constraint
-from structgen.server.disconnect import ClientGoneError, until_disconnect
+from structgen.server.constraints import FIELDS, find_constraint
+from structgen.server.disconnect import until_disconnect
 from structgen.server.errors import NO_RETRY, ApiError, api_error
 from structgen.server.generation import Answer, Generation
 from structgen.server.protocol import ChatRequest, parse_chat_request
 from structgen.server.sse import ChatStream, EventResponse
 from structgen.server.state import ServerState, state_of
 from structgen.validation.numbers import plain
-
-_CLIENT_GONE = 499  # nobody reads it; it marks the access log
 
 
 async def chat_completions(request: Request) -> Response:
@@ -32,19 +30,16 @@ async def chat_completions(request: Request) -> Response:
     body = await read_object(request, state.settings)
     chat = parse_chat_request(body, state.settings)
     _check_model(state, chat)
+    constraint, generation = await until_disconnect(request, _start(state, chat))
+    finisher = Finisher(state, constraint)
+    identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": state.llm.name}
+    if chat.stream:
+        stream = ChatStream(generation, identity, finisher.check, chat.include_usage)
+        return EventResponse(stream, state.settings.keep_alive)
     try:
-        constraint, generation = await until_disconnect(request, _start(state, chat))
-        finisher = Finisher(state, constraint)
-        identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": state.llm.name}
-        if chat.stream:
-            stream = ChatStream(generation, identity, finisher.check, chat.include_usage)
-            return EventResponse(stream, state.settings.keep_alive)
-        try:
-            return JSONResponse(await until_disconnect(request, _whole(generation, identity, finisher)))
-        finally:
-            generation.cancel()
-    except ClientGoneError:
-        return Response(status_code=_CLIENT_GONE)
+        return JSONResponse(await until_disconnect(request, _whole(generation, identity, finisher)))
+    finally:
+        generation.cancel()
 
 
 def _check_model(state: ServerState, chat: ChatRequest) -> None:
@@ -55,7 +50,7 @@ def _check_model(state: ServerState, chat: ChatRequest) -> None:
 
 async def _start(state: ServerState, chat: ChatRequest) -> tuple[CompiledConstraint | None, Generation]:
     """Everything that may refuse the request, before the first byte of an answer."""
-    spec = find_constraint(chat.model_dump(), state.settings)
+    spec = find_constraint({name: getattr(chat, name) for name in FIELDS}, state.settings)
     if spec is not None and chat.stops:
         message = "`stop` would cut the structured output; give one of the two"
         raise ApiError(message, code="conflicting_fields", param="stop")
@@ -112,7 +107,7 @@ class Finisher:
         cut = answer.finish_reason == "length" and not answer.stream.closed_early
         if self._constraint is None or cut:
             return
-        reason = await asyncio.to_thread(self._constraint.check, answer.text)
+        reason = await self._constraint.check(answer.text)
         self._state.validated += 1
         if reason is not None:
             self._state.validation_failures += 1

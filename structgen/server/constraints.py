@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from structgen.server.errors import ApiError
 from structgen.server.settings import ServerSettings
-from structgen.validation.json_text import NotJsonError, parse_json
+from structgen.validation.json_text import NotJsonError, dump, parse_json
 
 Kind = Literal["json", "regex", "choice"]
+# Where a request may spell its constraint.
+FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 
 
 class ConstraintSpec(NamedTuple):
@@ -98,10 +99,8 @@ def _structured_outputs(value: Any) -> Iterator[tuple[Kind, Any, str]]:
 
 def _checked(kind: Kind, payload: Any, field: str, settings: ServerSettings) -> ConstraintSpec:
     if kind == "json":
-        schema = _schema(payload, field)
-        text = json.dumps(schema, default=_exact, ensure_ascii=False)
-        _limit(len(text.encode(errors="replace")), settings.max_schema, field, "bytes of schema")
-        return ConstraintSpec(kind, schema, field, f"json {text}")
+        schema = schema_payload(payload, field, settings)
+        return ConstraintSpec(kind, schema, field, f"json {dump(schema)}")
     if kind == "regex":
         if not isinstance(payload, str):
             raise _malformed(field, "must be a string")
@@ -114,7 +113,8 @@ def _checked(kind: Kind, payload: Any, field: str, settings: ServerSettings) -> 
     return ConstraintSpec(kind, payload, field, f"choice {json.dumps(payload)}")
 
 
-def _schema(payload: Any, field: str) -> Any:
+def schema_payload(payload: Any, field: str, settings: ServerSettings) -> Any:
+    """A schema given as JSON or as JSON text, within the size limit. Raises ApiError."""
     if isinstance(payload, str):
         try:
             payload, problems = parse_json(payload)
@@ -124,12 +124,8 @@ def _schema(payload: Any, field: str) -> Any:
             raise _malformed(field, problems[0].message)
     if not isinstance(payload, dict | bool):
         raise _malformed(field, "must be a JSON schema: an object or a boolean")
+    _limit(len(dump(payload)), settings.max_schema, field, "bytes of schema")
     return payload
-
-
-def _exact(value: Any) -> str:
-    assert isinstance(value, Decimal), "bodies hold JSON values and Decimals"
-    return f"decimal {value}"
 
 
 def _limit(size: int, limit: int, field: str, unit: str) -> None:

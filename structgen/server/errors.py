@@ -12,10 +12,12 @@ from starlette.responses import JSONResponse, Response
 
 from structgen.async_engine import EngineBusyError, EngineFailedError, EngineStoppedError
 from structgen.errors import GrammarError, GrammarLimitError, MessagesError
+from structgen.server.disconnect import ClientGoneError
 
 log = logging.getLogger("structgen.server")
 
 NO_RETRY = {"x-should-retry": "false"}
+_CLIENT_GONE = 499  # nobody reads it; it marks the access log
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -120,6 +122,10 @@ def install_error_handlers(app: FastAPI) -> None:
         message = "the server failed at this request; its log has the reason"
         return error_response(request, ApiError(message, code="internal_error", status=500, headers=NO_RETRY))
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=_CLIENT_GONE)
+
+    app.add_exception_handler(ClientGoneError, gone)
     for kind in (ApiError, GrammarError, MessagesError, EngineBusyError, EngineStoppedError, EngineFailedError):
         app.add_exception_handler(kind, known)
     app.add_exception_handler(HTTPException, http)

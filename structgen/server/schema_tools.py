@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import Request
 
 from structgen.server.body import read_object
-from structgen.server.constraints import ConstraintSpec, find_constraint
-from structgen.server.errors import NO_RETRY, ApiError
+from structgen.server.constraints import FIELDS, ConstraintSpec, find_constraint, schema_payload
+from structgen.server.disconnect import until_disconnect
+from structgen.server.errors import ApiError
 from structgen.server.state import ServerState, state_of
-from structgen.validate import FormatPolicy, ValidationIssue, Validator
-
-_CONSTRAINTS = frozenset({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice"})
+from structgen.validate import FormatPolicy
+from structgen.validation.json_text import dump
 
 
 async def compile_grammar(request: Request) -> dict[str, Any]:
@@ -39,8 +38,8 @@ async def compile_grammar(request: Request) -> dict[str, Any]:
 
 
 def _spec(body: dict[str, Any], state: ServerState) -> ConstraintSpec:
-    _refuse_unknown(body, _CONSTRAINTS | {"schema", "model"})
-    fields = {name: value for name, value in body.items() if name in _CONSTRAINTS}
+    _refuse_unknown(body, frozenset(FIELDS) | {"schema", "model"})
+    fields = {name: value for name, value in body.items() if name in FIELDS}
     if "schema" in body:
         fields["response_format"] = {"type": "json_schema", "schema": body["schema"]}
     spec = find_constraint(fields, state.settings)
@@ -66,23 +65,11 @@ async def validate(request: Request) -> dict[str, Any]:
         raise ApiError("`text` must be a string", code="invalid_value", param="text")
     if body.get("format", "assert") not in ("assert", "annotate"):
         raise ApiError('`format` must be "assert" or "annotate"', code="invalid_value", param="format")
-    spec = find_constraint({"guided_json": body["schema"]}, state.settings)
-    assert spec is not None or body["schema"] is None
-    try:
-        work = asyncio.to_thread(_issues, body["schema"] if spec is None else spec.payload, body)
-        issues = await asyncio.wait_for(work, state.settings.validate_timeout)
-    except TimeoutError:
-        message = "validating takes too long"
-        raise ApiError(message, code="schema_too_complex", param="schema", headers=NO_RETRY) from None
-    return {"valid": not issues, "issues": [issue._asdict() for issue in issues]}
-
-
-def _issues(schema: Any, body: dict[str, Any]) -> list[ValidationIssue]:
+    schema = schema_payload(body["schema"], "schema", state.settings)
     policy: FormatPolicy = "annotate" if body.get("format") == "annotate" else "assert"
-    validator = Validator(schema, format=policy)
-    if "text" in body:
-        return validator.errors_in_text(body["text"])
-    return validator.errors_in_value(body["instance"])
+    text = body["text"] if "text" in body else dump(body["instance"])
+    issues = await until_disconnect(request, state.validators.schema_issues(dump(schema), text, policy))
+    return {"valid": not issues, "issues": [issue._asdict() for issue in issues]}
 
 
 def _refuse_unknown(body: dict[str, Any], known: frozenset[str]) -> None:

@@ -13,6 +13,7 @@ from structgen.async_engine import AsyncEngine, EngineStoppedError
 from structgen.server.compiler import GrammarCompiler
 from structgen.server.model import ModelLike
 from structgen.server.settings import ServerSettings
+from structgen.server.validation_pool import ValidationPool
 
 
 @dataclass
@@ -27,6 +28,7 @@ class ServerState:
 
     llm: ModelLike
     settings: ServerSettings
+    validators: ValidationPool
     compiler: GrammarCompiler
     running: AsyncEngine | None = None
     started: int = field(default_factory=lambda: int(time.time()))
@@ -41,8 +43,8 @@ class ServerState:
 
     async def start(self) -> None:
         """Load the model and warm up, both off the event loop; then start the engine's thread."""
-        engine = await asyncio.to_thread(lambda: self.llm.engine)
-        await asyncio.to_thread(self.compiler.warm_up)
+        engine, _ = await asyncio.gather(asyncio.to_thread(lambda: self.llm.engine), self.validators.start())
+        await self.compiler.warm_up()
         self.running = AsyncEngine(engine, max_pending=self.settings.max_pending)
         self.running.start()
 
@@ -50,6 +52,7 @@ class ServerState:
         if self.running is not None:
             await self.running.stop(self.settings.grace)
         self.compiler.close()
+        await self.validators.close()
 
 
 def state_of(request: Request) -> ServerState:

@@ -147,3 +147,13 @@ def _objections(root: Any) -> Iterator[Problem]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def dump(value: Any) -> str:
+    """JSON text of an exact value, nothing rounded. Recursive: for values of bounded depth."""
+    if isinstance(value, dict):
+        members = ", ".join(f"{json.dumps(key)}: {dump(child)}" for key, child in value.items())
+        return f"{{{members}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(dump, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value)

@@ -144,7 +144,7 @@ def model() -> FakeModel:
 
 @pytest.fixture
 def settings() -> ServerSettings:
-    return ServerSettings(grace=0.5)
+    return ServerSettings(grace=0.5, validators=0)
 
 
 @pytest.fixture

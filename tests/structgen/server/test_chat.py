@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from structgen.server import ServerSettings
+from structgen.validate import ValidationIssue
 
 URL = "/v1/chat/completions"
 SAY_HI = [{"role": "user", "content": "Say hi"}]
@@ -298,18 +299,22 @@ def test_an_output_that_breaks_its_constraint_is_never_sent_as_good(
     client: TestClient, model: Any, monkeypatch: Any
 ) -> None:
     model.engine.script = "no"
-    monkeypatch.setattr("structgen.server.compiler.output_check", lambda _spec: lambda _text: "made up")
-    response = ask(client, guided_choice=["yes", "no"])
+
+    async def refuse(self: Any, pattern: str, text: str) -> list[ValidationIssue]:
+        return [ValidationIssue("", "made up", "")]
+
+    monkeypatch.setattr("structgen.server.validation_pool.ValidationPool.pattern_issues", refuse)
+    response = ask(client, guided_regex="yes|no")
     assert response.status_code == 500
     assert "made up" in error_of(response)["message"]
     assert client.get("/health").json()["validation_failures"] == 1
-    assert events(client, guided_choice=["yes", "no"])[-1]["error"]["code"] == "engine_error"
+    assert events(client, guided_regex="yes|no")[-1]["error"]["code"] == "engine_error"
 
 
 class TestWhenBusy:
     @pytest.fixture
     def settings(self) -> ServerSettings:
-        return ServerSettings(max_pending=2, grace=0.5)
+        return ServerSettings(max_pending=2, grace=0.5, validators=0)
 
     def test_too_many_are_refused_with_retry_after(self, client: TestClient, model: Any) -> None:
         model.engine.gate.clear()
@@ -327,7 +332,7 @@ class TestWhenBusy:
 class TestWhenSlow:
     @pytest.fixture
     def settings(self) -> ServerSettings:
-        return ServerSettings(keep_alive=0.01, grace=0.5)
+        return ServerSettings(keep_alive=0.01, grace=0.5, validators=0)
 
     def test_silence_is_filled_with_comments(self, client: TestClient, model: Any) -> None:
         model.engine.gate.clear()

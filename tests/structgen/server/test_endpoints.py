@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from structgen import __version__
-from structgen.server import create_app
+from structgen.server import ServerSettings, create_app
 
 
 def test_models(client: TestClient) -> None:
@@ -33,7 +33,7 @@ def test_health_ready_version(client: TestClient, model: Any) -> None:
 
 
 def test_not_ready_before_the_start(model: Any) -> None:
-    client = TestClient(create_app(model))
+    client = TestClient(create_app(model, settings=ServerSettings(validators=0)))
     response = client.get("/ready")
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "not_ready"
