@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from referencing.exceptions import Unresolvable
 
-from structgen.grammar.errors import SchemaError
+from structgen.grammar.errors import GrammarLimitError, SchemaError
 from structgen.validation.dialects import UNDECLARED, FormatPolicy, is_known, normal_uri
 from structgen.validation.issues import describe
-from structgen.validation.json_text import NotJsonError, Problem, from_python, parse_json
+from structgen.validation.json_text import NotJsonError, Problem, TooDeepError, from_python, parse_json
 from structgen.validation.pointers import from_path
 from structgen.validation.schema_check import checked_validator, make_registry
 
@@ -50,6 +50,7 @@ class Validator:
 
     Raises:
         SchemaError: the schema is not valid, or refers to a document that was not given.
+        GrammarLimitError: it is nested too deeply.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ def _read_schema(schema: Any) -> Any:
         if not isinstance(schema, str | bytes):
             return from_python(schema)
         value, problems = parse_json(schema)
+    except TooDeepError as error:
+        raise GrammarLimitError(error.problem.message, pointer="", hint="flatten it with `$defs`") from None
     except NotJsonError as error:
         raise SchemaError(error.problem.message, pointer=error.problem.pointer) from None
     if problems:

@@ -28,6 +28,10 @@ class NotJsonError(ValueError):
         self.problem = Problem(pointer, message)
 
 
+class TooDeepError(NotJsonError):
+    """The document may be JSON, but is nested more deeply than can be read."""
+
+
 class _Repeated(dict[str, Any]):
     """An object that spelled a key twice (the last value wins, as in Python)."""
 
@@ -56,7 +60,7 @@ def parse_json(text: str | bytes) -> tuple[Any, list[Problem]]:
     except json.JSONDecodeError as error:
         raise NotJsonError(f"not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:
-        raise NotJsonError("nested too deeply to be read") from None
+        raise TooDeepError("nested too deeply to be read") from None
     except ValueError as error:
         raise NotJsonError(f"not JSON: {error}") from None
     return value, list(_objections(value))
