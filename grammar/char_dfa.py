@@ -20,6 +20,7 @@ S = TypeVar("S")
 
 MAX_DFA_STATES = 20_000
 MAX_WORK = 3_000_000  # steps of one construction
+MAX_MINIMISED = 2_000  # refinement is quadratic on long chains; larger automata stay as they are
 
 # What an assertion that was passed demands of the next character.
 Promise = Literal["any", "word", "not word", "end"]
@@ -147,8 +148,8 @@ def trimmed(dfa: CharDFA) -> CharDFA:
 
 
 def minimised(dfa: CharDFA) -> CharDFA:
-    """Merge equivalent states (Moore's refinement)."""
-    if dfa.is_empty:
+    """Merge equivalent states (Moore's refinement), unless there are too many for that to pay."""
+    if dfa.is_empty or len(dfa.rows) > MAX_MINIMISED:
         return dfa
     blocks = [int(state in dfa.accepting) for state in range(len(dfa.rows))]
     count = len(set(blocks))
@@ -209,16 +210,39 @@ def difference(one: CharDFA, other: CharDFA) -> CharDFA:
     return explore((0, 0), classes, step, lambda s: s[0] in one.accepting and s[1] not in other.accepting)
 
 
-def lengths_between(least: int, most: int | None) -> CharDFA:
-    """All texts of `least` to `most` characters."""
-    cap = least if most is None else most
+def word_lengths(dfa: CharDFA) -> tuple[list[list[int | None]], int]:
+    """For each state and k, the least length of a word from there that is at least k; None when there is none.
 
-    def step(count: int, index: int) -> int | None:
-        if count < cap:
-            return count + 1
-        return count if most is None else None
+    Which states have a word of length k is a sequence of sets that ends in a circle; the rows are as long as the
+    way into it and once around. Returns the rows and the length of the circle: beyond the end of its row, an entry
+    is the one a whole number of rounds before it, plus those rounds.
 
-    return explore(0, (ANY,), step, lambda count: count >= least)
+    Raises:
+        GrammarLimitError: the circle is too long.
+    """
+    successors = [sum(1 << target for target in {t for t in row if t >= 0}) for row in dfa.rows]
+    layers, places = [], {}
+    layer = sum(1 << state for state in dfa.accepting)
+    while layer not in places:
+        places[layer] = len(layers)
+        layers.append(layer)
+        if len(layers) * len(dfa.rows) > MAX_WORK:
+            raise GrammarLimitError(
+                "the lengths of the texts that match are too irregular to be limited", hint="drop minLength or maxLength"
+            )
+        layer = sum(1 << state for state, mask in enumerate(successors) if mask & layer)
+    count, period = len(layers), len(layers) - places[layer]
+    rows: list[list[int | None]] = []
+    for state in range(len(dfa.rows)):
+        row: list[int | None] = [None] * count
+        # In the circle, the next length may lie one round ahead.
+        following = next((k + period for k in range(count - period, count) if layers[k] >> state & 1), None)
+        for k in range(count - 1, -1, -1):
+            if layers[k] >> state & 1:
+                following = k
+            row[k] = following
+        rows.append(row)
+    return rows, period
 
 
 def _common_classes(one: CharDFA, other: CharDFA) -> tuple[tuple[CharSet, ...], list[int], list[int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.numba_cache import jit
-from structgen.grammar.program import Op
+from structgen.grammar.program import Op, TextField
 from structgen.grammar.tables import (
     CONFIGS,
     DEAD,
@@ -34,7 +34,11 @@ from structgen.grammar.tables import (
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
-EXCEPT = int(Op.EXCEPT)
+EXCEPT, TEXT = int(Op.EXCEPT), int(Op.TEXT)
+
+EXIT, LEAST, MOST, WIDTH = int(TextField.EXIT), int(TextField.LEAST), int(TextField.MOST), int(TextField.WIDTH)
+LENGTHS, PERIOD, TARGETS = int(TextField.LENGTHS), int(TextField.PERIOD), int(TextField.TARGETS)
+FIRST = int(TextField.FIRST)
 
 # The count of a frame that a CALL pushed: where it returns to may itself be a LOOP or an OBJECT.
 CALLED = -2
@@ -43,6 +47,24 @@ CALLED = -2
 @jit
 def saturate(value: int) -> int:
     return min(value, INFINITE)
+
+
+@jit
+def text_cost(code: Array, edges: Array, distance: Array, state: int, count: int) -> int:
+    """The distance from a TEXT state, reached after `count` characters, to the end of its exit."""
+    at = code[state, 1]
+    wanted = max(edges[at + LEAST] - count, 0)
+    lengths, period = edges[at + LENGTHS], edges[at + PERIOD]
+    shift = 0
+    if wanted >= lengths:
+        shift = (wanted - lengths + period) // period * period
+    length = edges[at + FIRST + wanted - shift]
+    if length >= INFINITE:
+        return INFINITE
+    most = edges[at + MOST]
+    if most >= 0 and count + length + shift > most:
+        return INFINITE
+    return saturate(np.int64(length + shift) * edges[at + WIDTH] + distance[edges[at + EXIT]])
 
 
 @jit
@@ -79,6 +101,8 @@ def _frame_cost(tables: Tables, distance: Array, ret: int, count: int, parent: i
     code = tables.code
     if count == CALLED:
         return distance[ret]
+    if code[ret, 0] == TEXT:
+        return text_cost(code, tables.edges, distance, ret, count)
     if code[ret, 0] == LOOP:
         offset = code[ret, 1]
         missing = max(code[ret, 2] - count - 1, 0)
@@ -190,11 +214,29 @@ def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
 
 
 @jit
+def _text(tables: Tables, top: int, state: int, count: int, stack: int) -> int:
+    """Go on from a TEXT state after `count` characters: end, or read one more."""
+    edges, at = tables.edges, tables.code[state, 1]
+    least, most = edges[at + LEAST], edges[at + MOST]
+    if count >= least and edges[at + FIRST] == 0:  # the empty word ends here
+        top = _offer(tables, top, edges[at + EXIT], stack)
+    if most >= 0 and count >= most:
+        return top
+    following = count + 1 if most >= 0 else min(count + 1, least)
+    first = at + FIRST + edges[at + LENGTHS]
+    for pair in range(first, first + 2 * edges[at + TARGETS], 2):
+        top = _offer(tables, top, edges[pair], push(tables, edges[pair + 1], following, stack))
+    return top
+
+
+@jit
 def _return(tables: Tables, top: int, stack: int) -> int:
     """Pop a frame and go on where it says."""
     ret, count, parent = tables.stack_return[stack], tables.stack_count[stack], tables.stack_parent[stack]
     if count == CALLED:
         return _offer(tables, top, ret, parent)
+    if tables.code[ret, 0] == TEXT:
+        return _text(tables, top, ret, count, parent)
     offset, least, most = tables.code[ret, 1], tables.code[ret, 2], tables.code[ret, 3]
     done = count + 1
     if done >= least:
@@ -238,6 +280,8 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
             top = _offer(tables, top, edges[a + 1], stack)
         if code[state, 3] != 0:
             top = _offer(tables, top, edges[a], push(tables, state, 0, stack))
+    elif op == TEXT:
+        top = _text(tables, top, state, 0, stack)
     elif op == OBJECT:
         top = _offer(tables, top, edges[a], push(tables, state, -1, stack))
     elif op == CHOOSE:

@@ -24,7 +24,9 @@ from structgen.grammar.configuration import (
     RANGES,
     RETURN,
     SPLIT,
+    TEXT,
     saturate,
+    text_cost,
 )
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Program
@@ -106,6 +108,8 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: i
         for index in range(b):
             start, after = np.int64(distance[edges[a + 3 + 2 * index]]), np.int64(distance[edges[a + 1]])
             best += max(start - after, 0) + 1 if start < INFINITE and after < INFINITE else INFINITE
+    elif op == TEXT:
+        best = np.int64(text_cost(code, edges, distance, state, 0))
     elif op == CHOOSE:
         for index in range(b):
             best = min(best, np.int64(distance[edges[a + 2 * index + 1]]))

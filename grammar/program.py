@@ -16,6 +16,8 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
     CHOOSE  a = offset into edges, b = number of (member, first state) pairs: each member that was not seen yet
             is marked as seen and entered; member -1 may come any number of times
     EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = a RANGES state that reads all other bytes
+    TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
+            length. A frame (TEXT, n) says: the character being read is number n and leads to this state
     CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
 
 A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
@@ -49,6 +51,24 @@ class Op(IntEnum):
     CHOOSE = 8
     CLOSE = 9
     EXCEPT = 10
+    TEXT = 11
+
+
+class TextField(IntEnum):
+    """The edges of a TEXT state: these fields, then `lengths` numbers, then (body, target) pairs.
+
+    The k-th length is the least number of characters, at least k, that some word from here has; from place
+    `lengths` on they repeat, larger by `period` each round. A body reads one character and ends in RETURN.
+    """
+
+    EXIT = 0  # where words end
+    LEAST = 1
+    MOST = 2  # -1: none
+    WIDTH = 3  # the most bytes that the cheapest spelling of one step takes
+    LENGTHS = 4
+    PERIOD = 5
+    TARGETS = 6
+    FIRST = 7
 
 
 class Interior(IntEnum):
@@ -132,6 +152,9 @@ class ProgramBuilder:
     def set_choose(self, state: int, members: Sequence[tuple[int, int]]) -> None:
         flat = [number for pair in members for number in pair]
         self._set(state, Op.CHOOSE, self._add_edges(flat), len(members))
+
+    def set_text(self, state: int, fields: Sequence[int], lengths: Sequence[int], targets: Sequence[int]) -> None:
+        self._set(state, Op.TEXT, self._add_edges([*fields, *lengths, *targets]))
 
     def set_except(self, state: int, pairs: Sequence[tuple[int, int]], default: int) -> None:
         flat = [number for pair in pairs for number in pair]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from structgen.grammar.char_dfa import CharDFA, char_dfa
+from structgen.grammar.char_dfa import CharDFA, char_dfa, word_lengths
 from structgen.grammar.charset import ANY, CharSet, union
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
 from structgen.grammar.program import Interior, Program, ProgramBuilder
@@ -27,6 +27,7 @@ from structgen.grammar.regex_tree import (
     nullable,
     repeat,
 )
+from structgen.grammar.tables import INFINITE
 
 Edges = list[tuple[int, int, int]]
 Spelling = Callable[[ProgramBuilder, CharSet, int], Edges]  # byte edges for one character of a set, then a state
@@ -175,15 +176,10 @@ def without_empty(node: Node, depth: int = 0) -> Node:
 def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelling) -> int:
     """States for a character automaton that is not empty; returns the first."""
     entries = [builder.reserve() for _ in dfa.rows]
-    for state, row in enumerate(dfa.rows):
-        by_target: dict[int, list[CharSet]] = {}
-        for index, target in enumerate(row):
-            if target >= 0:
-                by_target.setdefault(target, []).append(dfa.classes[index])
+    for state in range(len(dfa.rows)):
         edges: Edges = []
         loops_freely = False
-        for target, sets in by_target.items():
-            chars = union(*sets)
+        for target, chars in _by_target(dfa, state):
             loops_freely = loops_freely or (target == state and chars == ANY)
             edges += spelling(builder, chars, entries[target])
         entry = entries[state]
@@ -193,3 +189,40 @@ def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelli
         # Text that leads from the split back to the split is as good as a loop of the RANGES state itself.
         builder.set_ranges(entry, edges, Interior.FREE if loops_freely else Interior.NONE)
     return entries[0]
+
+
+def _by_target(dfa: CharDFA, state: int) -> list[tuple[int, CharSet]]:
+    """The characters that lead from a state to each other state."""
+    sets: dict[int, list[CharSet]] = {}
+    for index, target in enumerate(dfa.rows[state]):
+        if target >= 0:
+            sets.setdefault(target, []).append(dfa.classes[index])
+    return [(target, union(*found)) for target, found in sets.items()]
+
+
+def place_limited(
+    builder: ProgramBuilder, dfa: CharDFA, limits: tuple[int, int | None], then: int, spelling: Spelling
+) -> int:
+    """As `place_dfa`, for the words of `limits` characters only. Counts live on the stack, so limits cost nothing."""
+    least, most = limits
+    lengths, period = word_lengths(dfa)
+    entries = [builder.reserve() for _ in dfa.rows]
+    moves = [_by_target(dfa, state) for state in range(len(dfa.rows))]
+    bodies: dict[CharSet, int] = {}
+    for move in moves:
+        for _, chars in move:
+            if chars not in bodies:
+                bodies[chars] = builder.reserve()
+                builder.set_ranges(bodies[chars], spelling(builder, chars, builder.accept))
+    width = max((_cheapest_spelling(chars) for chars in bodies), default=1)
+    for state, entry in enumerate(entries):
+        row = [INFINITE if length is None else length for length in lengths[state]]
+        fields = (then, least, -1 if most is None else most, width, len(row), period, len(moves[state]))
+        targets = [number for target, chars in moves[state] for number in (bodies[chars], entries[target])]
+        builder.set_text(entry, fields, row, targets)
+    return entries[0]
+
+
+def _cheapest_spelling(chars: CharSet) -> int:
+    """An upper bound of the bytes of the cheapest character in a set, whatever the spelling."""
+    return min(6 if low < 0x20 else (2 if low in (0x22, 0x5C) else len(chr(low).encode())) for low, _ in chars)

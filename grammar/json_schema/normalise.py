@@ -128,7 +128,7 @@ class Normaliser:
         text = shape.text
         if text is None or len(value) < text.least or (text.most is not None and len(value) > text.most):
             return False
-        return (not text.patterns and not text.formats) or text_dfa(text).matches(value)
+        return (not text.patterns and not text.formats) or text_dfa(text)[0].matches(value)
 
     def _array_fits(self, shape: Shape, value: list[Any]) -> bool:
         array = shape.array

@@ -12,7 +12,7 @@ from structgen.grammar.json_schema.text import single_tree, text_dfa
 from structgen.grammar.json_schema.values import scalar_spellings
 from structgen.grammar.json_string import canonical, counted_text, quoted
 from structgen.grammar.program import Interior, ProgramBuilder
-from structgen.grammar.regex_program import place_dfa, place_tree, raw
+from structgen.grammar.regex_program import place_dfa, place_limited, place_tree, raw
 from structgen.grammar.regex_syntax import parse_regex
 
 _FREE_INTEGER_TREE = parse_regex(FREE_INTEGER)
@@ -87,8 +87,12 @@ class Scalars:
             start = builder.reserve()
             place_tree(builder, tree, start, closing, canonical)
             return start
-        dfa = text_dfa(wanted)
-        return builder.fail if dfa.is_empty else place_dfa(builder, dfa, closing, canonical)
+        dfa, least, most = text_dfa(wanted)
+        if dfa.is_empty:
+            return builder.fail
+        if least == 0 and most is None:
+            return place_dfa(builder, dfa, closing, canonical)
+        return place_limited(builder, dfa, (least, most), closing, canonical)
 
     def other_key(self, taken: frozenset[str]) -> int:
         """Any key in canonical spelling but those taken."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from structgen.grammar.char_dfa import CharDFA, both, char_dfa, lengths_between
+from structgen.grammar.char_dfa import CharDFA, both, char_dfa
 from structgen.grammar.errors import GrammarError
 from structgen.grammar.formats import format_tree
 from structgen.grammar.json_schema.shapes import TextShape
@@ -52,8 +52,10 @@ def single_tree(text: TextShape) -> Node | None:
 
 
 @lru_cache(maxsize=512)
-def text_dfa(text: TextShape) -> CharDFA:
-    """The automaton of all constraints together; without states when they contradict each other.
+def text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
+    """The automaton of all patterns and formats together, and what it leaves to say about lengths.
+
+    Lengths that the automaton keeps anyway are 0 and None. Without states the constraints contradict each other.
 
     Raises:
         GrammarLimitError: too many states, with the pointer of a constraint.
@@ -64,20 +66,14 @@ def text_dfa(text: TextShape) -> CharDFA:
         dfa = automata[0]
         for other in automata[1:]:
             dfa = both(dfa, other)
-        return _within_lengths(dfa, text.least, text.most)
     except GrammarError as error:
         if error.pointer is None:
             error.pointer = place
         raise
-
-
-def _within_lengths(dfa: CharDFA, least: int, most: int | None) -> CharDFA:
-    if dfa.is_empty:
-        return dfa
-    # Lengths that the words keep anyway cost nothing.
-    if least and dfa.shortest() >= least:
+    least, most = text.least, text.most
+    if dfa.is_empty or (least and dfa.shortest() >= least):
         least = 0
     longest = dfa.longest() if most is not None else None
     if longest is not None and most is not None and longest <= most:
         most = None
-    return dfa if least == 0 and most is None else both(dfa, lengths_between(least, most))
+    return dfa, least, most

@@ -1,0 +1,248 @@
+"""The slow twin of the configuration automaton and the token masks, in plain Python.
+
+It interprets a `Program` straight from the meaning of its operations: a configuration is a set of
+`(state, stack)` pairs, a stack is nested tuples, every token is tried. Nothing is interned, cached or counted.
+What the fast path says must be the same; tests compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from structgen.grammar.program import Op, Program
+from structgen.grammar.vocabulary import Vocabulary
+
+Stack = tuple[Any, ...]  # () is empty; else (return state, count, stack below)
+Pairs = frozenset[tuple[int, Stack]]
+
+OPENED, CALLED = -1, -2  # counts of the frames that OBJECT and CALL push
+
+
+class Reader:
+    """A program whose words are in plain lists."""
+
+    def __init__(self, program: Program) -> None:
+        self.code: list[list[int]] = program.code.tolist()
+        self.edges: list[int] = program.edges.tolist()
+
+    def groups(self, state: int, width: int, skip: int = 0) -> list[tuple[int, ...]]:
+        """The `b` groups of edges of a state, behind `skip` others."""
+        _, first, count, _ = self.code[state]
+        return [tuple(self.edges[i : i + width]) for i in range(first + skip, first + skip + count * width, width)]
+
+    def byte_edges(self, state: int) -> Iterator[tuple[Iterable[int], int]]:
+        """`(bytes, next)` of a state that consumes."""
+        op, a, b, c = self.code[state]
+        if op == Op.BYTE:
+            yield (a,), b
+        elif op == Op.RANGES:
+            for low, high, following in self.groups(state, 3):
+                yield range(low, high + 1), following
+        elif op == Op.EXCEPT:
+            own = dict(self.groups(state, 2))
+            yield from (((byte,), following) for byte, following in own.items())
+            for values, following in self.byte_edges(c):
+                yield [byte for byte in values if byte not in own], following
+
+    def required(self, object_: int) -> list[tuple[int, ...]]:
+        return self.groups(object_, 2, skip=2)
+
+
+class Liveness:
+    """Which states can reach the RETURN of their frame with given single bytes and, along literals, given words."""
+
+    def __init__(self, reader: Reader, single: Collection[int], words: Collection[bytes] = ()) -> None:
+        self._reader, self._single, self._words = reader, frozenset(single), frozenset(words)
+        self._longest = max(map(len, words), default=0)
+        self.alive = [False] * len(reader.code)
+        changed = True
+        while changed:
+            changed = False
+            for state in reversed(range(len(self.alive))):
+                if not self.alive[state] and self._lives(state):
+                    self.alive[state] = changed = True
+
+    def _lives(self, state: int) -> bool:
+        reader, alive = self._reader, self.alive
+        op, a, b, _ = reader.code[state]
+        if op == Op.RETURN:
+            return True
+        if op == Op.SPLIT:
+            return any(alive[target] for (target,) in reader.groups(state, 1))
+        if op == Op.CALL:
+            return alive[a] and alive[b]
+        if op == Op.LOOP:
+            body, exit_ = reader.edges[a : a + 2]
+            return alive[exit_] and (b == 0 or alive[body])
+        if op == Op.OBJECT:
+            return alive[reader.edges[a]] and self._members_live(state)
+        if op == Op.CHOOSE:
+            return any(alive[start] for _, start in reader.groups(state, 2))
+        if op == Op.CLOSE:
+            return alive[b]
+        steps = reader.byte_edges(state)
+        return any(alive[to] and not self._single.isdisjoint(values) for values, to in steps) or self._spelled(state)
+
+    def _members_live(self, object_: int) -> bool:
+        required = self._reader.required(object_)
+        after = self._reader.edges[self._reader.code[object_][1] + 1]
+        return not required or (self.alive[after] and all(self.alive[start] for _, start in required))
+
+    def _spelled(self, state: int) -> bool:
+        """Whether a word of several bytes leads along BYTE states to a live one."""
+        text = b""
+        while self._reader.code[state][0] == Op.BYTE and len(text) < self._longest:
+            text += bytes((self._reader.code[state][1],))
+            state = self._reader.code[state][2]
+            if text in self._words and self.alive[state]:
+                return True
+        return False
+
+    def pair(self, state: int, stack: Stack) -> bool:
+        """Whether a pair can be completed."""
+        if not self.alive[state]:
+            return False
+        while stack:
+            ret, count, stack = stack
+            if count == CALLED:
+                fine = self.alive[ret]
+            elif self._reader.code[ret][0] == Op.LOOP:
+                _, a, least, _ = self._reader.code[ret]
+                body, exit_ = self._reader.edges[a : a + 2]
+                fine = self.alive[exit_] and (count + 1 >= least or self.alive[body])
+            else:
+                fine = count != OPENED or self._members_live(ret)
+            if not fine:
+                return False
+        return True
+
+
+def _members(stack: Stack) -> tuple[list[int], Stack]:
+    """The members seen so far of the object on top of the stack, and its own frame."""
+    seen = []
+    while stack[1] != OPENED:
+        seen.append(stack[1])
+        stack = stack[2]
+    return seen, stack
+
+
+class ReferenceMatcher:
+    """Follows one output: `allowed_tokens`, `accept`, `is_complete` mean what they mean for `Matcher`."""
+
+    def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
+        self._reader = Reader(program)
+        self._vocabulary = vocabulary
+        words = {token for token in vocabulary.tokens if token}
+        self._possible = Liveness(self._reader, range(256))
+        self._spellable = Liveness(self._reader, {word[0] for word in words if len(word) == 1}, words)
+        self._pairs = self._closure([(program.start, ())])
+        self.is_terminated = False
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.is_terminated and any(self._reader.code[state][0] == Op.RETURN for state, _ in self._pairs)
+
+    def allowed_tokens(self) -> set[int]:
+        """All tokens that may come next, EOS included."""
+        if self.is_terminated:
+            return set()
+        fitting = {i for i, token in enumerate(self._vocabulary.tokens) if token and self._lives(self._after(token))}
+        return fitting | (set(self._vocabulary.eos_token_ids) if self.is_complete else set())
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a token; False changes nothing."""
+        if token_id in self._vocabulary.eos_token_ids:
+            ends = self.is_complete
+            self.is_terminated = self.is_terminated or ends
+            return ends
+        token = self._vocabulary.tokens[token_id] if 0 <= token_id < len(self._vocabulary.tokens) else None
+        if token is None or self.is_terminated:
+            return False
+        pairs = self._after(token)
+        if not self._lives(pairs):
+            return False
+        self._pairs = pairs
+        return True
+
+    def accept_string(self, text: bytes) -> bool:
+        """Advance by raw bytes."""
+        pairs = self._after(text)
+        self._pairs = pairs or self._pairs
+        return bool(pairs)
+
+    def _lives(self, pairs: Pairs) -> bool:
+        return any(self._spellable.pair(state, stack) for state, stack in pairs)
+
+    def _after(self, text: bytes) -> Pairs:
+        pairs = self._pairs
+        for byte in text:
+            pairs = self._closure(
+                (following, stack)
+                for state, stack in pairs
+                for values, following in self._reader.byte_edges(state)
+                if byte in values
+            )
+        return pairs
+
+    def _closure(self, pairs: Iterable[tuple[int, Stack]]) -> Pairs:
+        """Follow all that consumes nothing; keeps pairs that consume a byte or accept."""
+        todo, seen, found = list(pairs), set(), set()
+        while todo:
+            pair = todo.pop()
+            if pair in seen or not self._possible.pair(*pair):
+                continue
+            seen.add(pair)
+            op = self._reader.code[pair[0]][0]
+            if op in (Op.BYTE, Op.RANGES, Op.EXCEPT) or (op == Op.RETURN and not pair[1]):
+                found.add(pair)
+            else:
+                todo += self._followed(*pair)
+        return frozenset(found)
+
+    def _followed(self, state: int, stack: Stack) -> list[tuple[int, Stack]]:
+        reader = self._reader
+        op, a, b, most = reader.code[state]
+        if op == Op.SPLIT:
+            return [(target, stack) for (target,) in reader.groups(state, 1)]
+        if op == Op.CALL:
+            return [(a, (b, CALLED, stack))]
+        if op == Op.RETURN:
+            return self._returned(*stack)
+        if op == Op.LOOP:
+            body, exit_ = reader.edges[a : a + 2]
+            again = [] if most == 0 else [(body, (state, 0, stack))]
+            return again + ([(exit_, stack)] if b == 0 else [])
+        if op == Op.OBJECT:
+            return [(reader.edges[a], (state, OPENED, stack))]
+        if op == Op.CHOOSE:
+            return self._chosen(state, stack)
+        if op == Op.CLOSE:
+            seen, frame = _members(stack)
+            return [(b, frame[2])] if {member for member, _ in reader.required(a)} <= set(seen) else []
+        return []
+
+    def _returned(self, ret: int, count: int, below: Stack) -> list[tuple[int, Stack]]:
+        if count == CALLED:
+            return [(ret, below)]
+        _, a, least, most = self._reader.code[ret]
+        body, exit_ = self._reader.edges[a : a + 2]
+        done = count + 1
+        following = [(exit_, below)] if done >= least else []
+        if most < 0 or done < most:
+            kept = done if most >= 0 else min(done, least)  # an open end needs no counting beyond the least
+            following.append((body, (ret, kept, below)))
+        return following
+
+    def _chosen(self, state: int, stack: Stack) -> list[tuple[int, Stack]]:
+        seen, frame = _members(stack)
+        following = []
+        for member, start in self._reader.groups(state, 2):
+            if member < 0:
+                following.append((start, stack))
+            elif member not in seen:
+                now: Stack = frame
+                for one in sorted([*seen, member]):
+                    now = (frame[0], one, now)
+                following.append((start, now))
+        return following
