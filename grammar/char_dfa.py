@@ -221,14 +221,16 @@ def word_lengths(dfa: CharDFA) -> tuple[list[list[int | None]], int]:
         GrammarLimitError: the circle is too long.
     """
     successors = [sum(1 << target for target in {t for t in row if t >= 0}) for row in dfa.rows]
-    layers, places = [], {}
+    layers: list[int] = []
+    places: dict[int, int] = {}
     layer = sum(1 << state for state in dfa.accepting)
     while layer not in places:
         places[layer] = len(layers)
         layers.append(layer)
         if len(layers) * len(dfa.rows) > MAX_WORK:
             raise GrammarLimitError(
-                "the lengths of the texts that match are too irregular to be limited", hint="drop minLength or maxLength"
+                "the lengths of the texts that match are too irregular to be limited",
+                hint="drop minLength or maxLength",
             )
         layer = sum(1 << state for state, mask in enumerate(successors) if mask & layer)
     count, period = len(layers), len(layers) - places[layer]

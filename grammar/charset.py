@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 CharSet = tuple[tuple[int, int], ...]
 ByteRanges = tuple[tuple[int, int], ...]
@@ -100,7 +101,7 @@ def partition(sets: Iterable[CharSet]) -> list[CharSet]:
     points = sorted(cuts)
     groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     cursors = [0] * len(unique)
-    for low, after in zip(points, points[1:], strict=False):
+    for low, after in pairwise(points):
         signature = []
         for index, one in enumerate(unique):
             while cursors[index] < len(one) and one[cursors[index]][1] < low:

@@ -310,7 +310,7 @@ def _close(tables: Tables, top: int) -> int:
             return 0
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         op = tables.code[state, 0]
-        if op == BYTE or op == RANGES or op == EXCEPT or (op == RETURN and stack == 0):
+        if op in (BYTE, RANGES, EXCEPT) or (op == RETURN and stack == 0):
             tables.work[1, found] = key
             found += 1
         else:

@@ -50,7 +50,9 @@ _IPV6 = _ipv6()
 
 # RFC 5321: local part of at most 64 characters, quoted local parts, address literals.
 _ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-_LOCAL = rf"(?:{_ATEXT}{{1,64}}|{_ATEXT}{{1,20}}(?:\.{_ATEXT}{{1,20}}){{1,2}}|{_ATEXT}{{1,9}}(?:\.{_ATEXT}{{1,9}}){{1,5}})"
+_LOCAL = (
+    rf"(?:{_ATEXT}{{1,64}}|{_ATEXT}{{1,20}}(?:\.{_ATEXT}{{1,20}}){{1,2}}|{_ATEXT}{{1,9}}(?:\.{_ATEXT}{{1,9}}){{1,5}})"
+)
 _QUOTED_LOCAL = r'"(?:[ !#-\[\]-~]|\\[ -~]){0,30}"'
 _EMAIL = rf"(?:{_LOCAL}|{_QUOTED_LOCAL})@(?:{_HOSTNAME}|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
 
@@ -82,9 +84,7 @@ _UCS = (
     + r"\u{E1000}-\u{EFFFD}"
 )
 _UCS = _UCS.replace(r"\u{E0000}-\u{EFFFD}", r"\u{E1000}-\u{EFFFD}")
-_IRI, _IRI_RELATIVE = _uri_parts(
-    r"A-Za-z0-9._~\-" + _UCS, r"\u{E000}-\u{F8FF}\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
-)
+_IRI, _IRI_RELATIVE = _uri_parts(r"A-Za-z0-9._~\-" + _UCS, r"\u{E000}-\u{F8FF}\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}")
 
 _REGEXES: dict[str, str] = {
     "date": _DATE,

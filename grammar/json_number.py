@@ -18,7 +18,9 @@ MINUS, POINT, ZERO = 0, 1, 2
 
 # Free numbers are bounded in digits, so that a model that repeats itself ends, and no reader overflows.
 FREE_INTEGER = r"0|-?[1-9]\d{0,307}"
-FREE_NUMBER = r"-?(?:0|[1-9]\d{0,307})(?:\.\d{1,307})?|-?(?:0|[1-9])(?:\.\d{1,307})?[eE](?:[+-]?0?\d\d?|\+?[12]\d\d|\+?30[0-7]|-[123]\d\d)"
+_FRACTION = r"(?:\.\d{1,307})?"
+_EXPONENT = r"[eE](?:[+-]?0?\d\d?|\+?[12]\d\d|\+?30[0-7]|-[123]\d\d)"
+FREE_NUMBER = rf"-?(?:0|[1-9]\d{{0,307}}){_FRACTION}|-?(?:0|[1-9]){_FRACTION}{_EXPONENT}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import config
+from numba.core import config as _config
 
+config: Any = _config
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -66,7 +66,7 @@ def without_end_assertions(tree: Node, *, search: bool) -> Node:
 
 
 def _anchored(option: Node, search: bool) -> Node:
-    items = list(option.items) if isinstance(option, Concat) else [option]
+    items: list[Node] = list(option.items) if isinstance(option, Concat) else [option]
     first, last = 0, len(items)
     while first < last and _is_assertion(items[first], "start"):
         first += 1

@@ -307,4 +307,3 @@ def _is_number(text: str) -> bool:
 
 def _is_single(chars: CharSet) -> bool:
     return len(chars) == 1 and chars[0][0] == chars[0][1]
-

@@ -135,7 +135,7 @@ def config_slot(tables: Tables, elements: Array) -> int:
     for element in elements:
         key = (key ^ element) * np.int64(0x100000001B3)
         key ^= key >> np.int64(29)
-    return key & np.int64(len(tables.config_hash) - 1)
+    return int(key & np.int64(len(tables.config_hash) - 1))
 
 
 @jit
@@ -150,9 +150,7 @@ def _rehash_stacks(tables: Tables) -> None:
 @jit
 def _rehash_configs(tables: Tables) -> None:
     for config in range(tables.meta[CONFIGS]):
-        slot = config_slot(
-            tables, tables.elements[tables.config_start[config] : tables.config_start[config + 1]]
-        )
+        slot = config_slot(tables, tables.elements[tables.config_start[config] : tables.config_start[config + 1]])
         while tables.config_hash[slot] >= 0:
             slot = (slot + 1) & (len(tables.config_hash) - 1)
         tables.config_hash[slot] = config

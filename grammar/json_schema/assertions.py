@@ -168,7 +168,7 @@ def _object(document: SchemaDocument, place: Place) -> ObjectShape:
     rest: Conjunction = ()
     if "additionalProperties" in schema and schema["additionalProperties"] is not True:
         rest = (document.child(place, "additionalProperties"),)
-    members = {name: (document.child(place, "properties", name),) for name in names}
+    members: dict[str, Conjunction] = {name: (document.child(place, "properties", name),) for name in names}
     # A required name without a schema of its own is a member that the schema for other names describes.
     for name in required:
         members.setdefault(name, rest)

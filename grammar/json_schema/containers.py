@@ -104,7 +104,9 @@ class Containers:
         builder.set_choose(later, [(number, layout.comma(depth, start)) for number, start in members])
         builder.set_split(after, [later, closing])
         choose = builder.split([first, closing_empty])
-        required = [(number, members[number][1]) for number, (name, _) in enumerate(shape.members) if name in shape.required]
+        required = [
+            (number, members[number][1]) for number, (name, _) in enumerate(shape.members) if name in shape.required
+        ]
         builder.set_object(object_, choose, after, required)
         return builder.literal(b"{", layout.blank(object_))
 

@@ -128,7 +128,10 @@ class SchemaDocument:
                 if problem is not None:
                     raise SchemaError(f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}")
                 if "schema" in keyword.value or keyword.value == "dependencies":
-                    todo += ((sub, f"{pointer}/{escape(name)}{path}", resource) for path, sub in _subschemas(value, keyword.value))
+                    todo += (
+                        (sub, f"{pointer}/{escape(name)}{path}", resource)
+                        for path, sub in _subschemas(value, keyword.value)
+                    )
 
     def _note_identifiers(self, schema: dict[str, Any], pointer: str, resource: str) -> str:
         uri = schema.get("$id", schema.get("id") if self.draft == 4 else None)

@@ -141,5 +141,3 @@ class Normaliser:
             return False
         members = dict(shape.object.members)
         return all(self.admits(members.get(name, shape.object.rest), one) for name, one in value.items())
-
-

@@ -132,6 +132,8 @@ class Scalars:
         for node, edges in enumerate(children):
             if edges:
                 # A closing quote inside of the trie completes a taken key, and only those are in it.
-                pairs = [(byte, builder.fail if byte == 0x22 and not children[n] else states[n]) for byte, n in edges.items()]
+                pairs = [
+                    (byte, builder.fail if byte == 0x22 and not children[n] else states[n]) for byte, n in edges.items()
+                ]
                 builder.set_except(states[node], pairs, defaults[node])
         return states[0]

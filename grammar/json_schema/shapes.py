@@ -76,9 +76,7 @@ class ObjectShape:
     def meet(self, other: ObjectShape) -> ObjectShape:
         mine, theirs = dict(self.members), dict(other.members)
         names = dict.fromkeys((*mine, *theirs))
-        members = tuple(
-            (name, conjoin(mine.get(name, self.rest), theirs.get(name, other.rest))) for name in names
-        )
+        members = tuple((name, conjoin(mine.get(name, self.rest), theirs.get(name, other.rest))) for name in names)
         return ObjectShape(members, self.required | other.required, conjoin(self.rest, other.rest))
 
 

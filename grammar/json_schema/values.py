@@ -46,7 +46,9 @@ def type_of(value: Any) -> str:
         return "boolean"
     if is_number(value):
         return "number"
-    return {str: "string", list: "array", tuple: "array", dict: "object"}.get(type(value), "unknown")
+    if isinstance(value, str):
+        return "string"
+    return "object" if isinstance(value, dict) else "array"
 
 
 def scalar_spellings(value: Any) -> list[bytes]:
