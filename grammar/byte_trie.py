@@ -34,6 +34,10 @@ def literal_alternatives(builder: ProgramBuilder, words: Sequence[tuple[bytes, i
             byte, begin = ordered[first][0][depth], first
             while first < last and ordered[first][0][depth] == byte:
                 first += 1
+            word, then = ordered[begin]
+            if first - begin == 1 and len(word) == depth + 1:
+                edges.append((byte, byte, then))
+                continue
             target = builder.reserve()
             edges.append((byte, byte, target))
             tasks.append((target, begin, first, depth + 1))

@@ -63,9 +63,14 @@ def token_distances(program: Program, trie: TokenTrie) -> Array:
 def _cheapest_edge(
     code: Array, edges: Array, costs: Array, distance: Array, state: int, without: int, count: int
 ) -> int:
-    """The least distance over the edges of a RANGES state, but for the bytes of `count` pairs at `without`."""
+    """The least distance over the edges of a BYTE or RANGES state, but for the bytes of `count` pairs at `without`."""
     best = np.int64(INFINITE)
     a = code[state, 1]
+    if code[state, 0] == BYTE:
+        for pair in range(without, without + 2 * count, 2):
+            if edges[pair] == a:
+                return best
+        return np.int64(costs[a]) + distance[code[state, 2]]
     for edge in range(a, a + 3 * code[state, 2], 3):
         following = np.int64(distance[edges[edge + 2]]) + 1
         if following >= best:
@@ -104,7 +109,8 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: i
         if b > 0:
             best += np.int64(b) * distance[edges[a]]
     elif op == OBJECT:
-        best = np.int64(distance[edges[a]])
+        # With required members the object ends behind a member, not right behind its bracket.
+        best = np.int64(max(distance[edges[a]], distance[edges[a + 1]]) if b > 0 else distance[edges[a]])
         for index in range(b):
             start, after = np.int64(distance[edges[a + 3 + 2 * index]]), np.int64(distance[edges[a + 1]])
             best += max(start - after, 0) + 1 if start < INFINITE and after < INFINITE else INFINITE

@@ -187,6 +187,12 @@ class _Comparer:
         return order < 0 or (order == 0 and not self.wanted.high_open)
 
 
+def number_length(wanted: NumberRange) -> int:
+    """How many characters a number may have: as free numbers, and enough for the bounds."""
+    bounds = [format(bound, "f") for bound in (wanted.low, wanted.high) if bound is not None]
+    return 310 + max(map(len, bounds), default=0)
+
+
 @lru_cache(maxsize=4096)
 def number_dfa(wanted: NumberRange) -> CharDFA:
     """The decimal spellings of the numbers in a range; without states when there are none."""

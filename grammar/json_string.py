@@ -7,7 +7,8 @@ one Unicode code point; lone surrogates are never produced.
 
 from __future__ import annotations
 
-from structgen.grammar.charset import ANY, ByteRanges, CharSet, contains, intersect, subtract, utf8_sequences
+from structgen.grammar.byte_trie import literal_alternatives
+from structgen.grammar.charset import ANY, CharSet, contains, intersect, subtract, utf8_sequences
 from structgen.grammar.program import Interior, ProgramBuilder
 
 SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -43,18 +44,15 @@ def quoted_content(text: str) -> bytes:
 
 
 def canonical(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
-    """Byte edges for one character of a set in canonical spelling: the `Spelling` of string content."""
+    """Byte edges for one character of a set in canonical spelling: the `Spelling` of string content.
+
+    They are deterministic: each byte has one way on, also behind the backslash.
+    """
     edges = builder.characters(intersect(chars, PLAIN), then)
-    escaped: list[ByteRanges] = [
-        ((ord(letter), ord(letter)),) for code, letter in SHORT_ESCAPES.items() if contains(chars, code)
-    ]
-    for code in range(0x20):
-        if code not in SHORT_ESCAPES and contains(chars, code):
-            escaped.append(tuple((byte, byte) for byte in b"u%04x" % code))
+    escaped = [(letter.encode(), then) for code, letter in SHORT_ESCAPES.items() if contains(chars, code)]
+    escaped += [(b"u%04x" % code, then) for code in range(0x20) if code not in SHORT_ESCAPES and contains(chars, code)]
     if escaped:
-        after_backslash = builder.reserve()
-        builder.set_ranges(after_backslash, builder.sequences(escaped, then))
-        edges.append((0x5C, 0x5C, after_backslash))
+        edges.append((0x5C, 0x5C, literal_alternatives(builder, escaped)))
     return edges
 
 

@@ -21,13 +21,14 @@ class Matcher:
     The history of tokens and configurations is kept, so that `rollback` takes any number of steps.
     """
 
-    __slots__ = ("_automaton", "_compiled", "_configs", "_tokens", "is_terminated", "mask_was_narrowed")
+    __slots__ = ("_automaton", "_compiled", "_configs", "_prefix", "_tokens", "is_terminated", "mask_was_narrowed")
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
         self._automaton: Automaton = compiled.automaton
         self._configs = [self._automaton.start]
         self._tokens: list[int] = []
+        self._prefix = b""  # what accept_string read before the first token
         self.is_terminated = False
         self.mask_was_narrowed = False
 
@@ -48,7 +49,7 @@ class Matcher:
 
     def _replay(self) -> None:
         self._automaton = automaton = self._compiled.automaton
-        config = automaton.start
+        config = automaton.after_bytes(automaton.start, self._prefix) if self._prefix else automaton.start
         self._configs = [config]
         for token in self._tokens[: len(self._tokens) - self.is_terminated]:
             config = automaton.after_token(config, token)
@@ -104,10 +105,11 @@ class Matcher:
         if self._tokens:
             raise RuntimeError("accept_string needs a matcher that has not accepted tokens")
         data = text.encode() if isinstance(text, str) else text
-        following = self._automaton.after_bytes(self._configs[-1], data)
+        following = self._automaton.after_bytes(self._here(), data)
         if following == DEAD:
             return False
         self._configs[-1] = following
+        self._prefix += data
         return True
 
     def rollback(self, count: int) -> None:
@@ -133,6 +135,7 @@ class Matcher:
         other._automaton = self._automaton
         other._configs = self._configs.copy()
         other._tokens = self._tokens.copy()
+        other._prefix = self._prefix
         other.is_terminated = self.is_terminated
         return other
 
@@ -141,17 +144,20 @@ class Matcher:
         self._automaton = self._compiled.automaton
         self._configs = [self._automaton.start]
         self._tokens = []
+        self._prefix = b""
         self.is_terminated = False
 
     @property
     def is_complete(self) -> bool:
         """Whether what was accepted so far is a whole value, so that EOS is legal now."""
-        return not self.is_terminated and self._automaton.is_final(self._here())
+        config = self._here()  # may change the automaton, so it comes first
+        return not self.is_terminated and self._automaton.is_final(config)
 
     @property
     def min_tokens_to_complete(self) -> int:
         """An upper bound of the tokens, EOS included, that completion takes from here; 0 when terminated."""
-        return 0 if self.is_terminated else self._automaton.cost(self._here())
+        config = self._here()
+        return 0 if self.is_terminated else self._automaton.cost(config)
 
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would spell them; changes nothing.

@@ -15,7 +15,7 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
             every member ends
     CHOOSE  a = offset into edges, b = number of (member, first state) pairs: each member that was not seen yet
             is marked as seen and entered; member -1 may come any number of times
-    EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = a RANGES state that reads all other bytes
+    EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = the BYTE or RANGES state that reads all others
     TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
             length. A frame (TEXT, n) says: the character being read is number n and leads to this state
     CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
@@ -161,10 +161,12 @@ class ProgramBuilder:
         self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
 
     def follow(self, state: int, byte: int) -> int:
-        """Where a RANGES state that is already set goes on a byte; `fail` where it does not."""
+        """Where a BYTE or RANGES state that is already set goes on a byte; `fail` where it does not."""
         op, offset, count = self._code[state << 2 : (state << 2) + 3]
+        if op == Op.BYTE:
+            return count if offset == byte else self.fail
         if op != Op.RANGES:
-            raise AssertionError(f"state {state} is no RANGES state")
+            raise AssertionError(f"state {state} reads no bytes")
         for edge in range(offset, offset + 3 * count, 3):
             if self._edges[edge] <= byte <= self._edges[edge + 1]:
                 return self._edges[edge + 2]

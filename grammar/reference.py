@@ -40,7 +40,7 @@ class Reader:
             for low, high, following in self.groups(state, 3):
                 yield range(low, high + 1), following
         elif op == Op.EXCEPT:
-            own = dict(self.groups(state, 2))
+            own = {byte: following for byte, following in self.groups(state, 2)}  # noqa: C416
             yield from (((byte,), following) for byte, following in own.items())
             for values, following in self.byte_edges(c):
                 yield [byte for byte in values if byte not in own], following

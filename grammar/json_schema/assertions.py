@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
-from structgen.grammar.errors import UnsupportedSchemaError
+from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
@@ -19,6 +20,7 @@ from structgen.grammar.json_schema.shapes import (
     TextShape,
 )
 from structgen.grammar.json_schema.values import exact, json_key
+from structgen.grammar.regex_syntax import MAX_COUNT
 
 _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
@@ -44,13 +46,13 @@ def own_shape(document: SchemaDocument, place: Place) -> Shape:
     shape = Shape(
         types is None or "null" in types,
         types is None or "boolean" in types,
-        _number(schema, types, whole),
+        _number(place, types, whole),
         _text(document, place) if types is None or "string" in types else None,
         _array(document, place) if types is None or "array" in types else None,
         _object(document, place) if types is None or "object" in types else None,
     )
     if "enum" in schema:
-        shape = shape.only_values(tuple({json_key(value): value for value in schema["enum"]}.values()))
+        shape = shape.only_values(tuple({(json_key(value), str(value)): value for value in schema["enum"]}.values()))
     if "const" in schema and document.knows("const"):
         shape = shape.only_values((schema["const"],))
     return shape
@@ -73,36 +75,59 @@ def _types(given: Any) -> frozenset[str] | None:
     return frozenset([given] if isinstance(given, str) else given)
 
 
-def _number(schema: dict[str, Any], types: frozenset[str] | None, whole: bool) -> NumberRange | None:
+def _number(place: Place, types: frozenset[str] | None, whole: bool) -> NumberRange | None:
+    schema = place.schema
     if types is not None and types.isdisjoint(("number", "integer")):
         return None
     integer = types is not None and "number" not in types
     numbers = NumberRange(integer=integer, whole_fraction=integer and whole)
     if _NUMBER.isdisjoint(schema):
         return numbers
-    low, high = schema.get("minimum"), schema.get("maximum")
-    below, above = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    low, high = _bound(place, "minimum"), _bound(place, "maximum")
+    below, above = _bound(place, "exclusiveMinimum"), _bound(place, "exclusiveMaximum")
     if low is not None:
-        numbers = numbers.meet(NumberRange(low=exact(low), low_open=below is True))
+        numbers = numbers.meet(NumberRange(low=low, low_open=schema.get("exclusiveMinimum") is True))
     if high is not None:
-        numbers = numbers.meet(NumberRange(high=exact(high), high_open=above is True))
-    if below is not None and not isinstance(below, bool):
-        numbers = numbers.meet(NumberRange(low=exact(below), low_open=True))
-    if above is not None and not isinstance(above, bool):
-        numbers = numbers.meet(NumberRange(high=exact(above), high_open=True))
+        numbers = numbers.meet(NumberRange(high=high, high_open=schema.get("exclusiveMaximum") is True))
+    if below is not None:
+        numbers = numbers.meet(NumberRange(low=below, low_open=True))
+    if above is not None:
+        numbers = numbers.meet(NumberRange(high=above, high_open=True))
     return None if numbers.is_empty else numbers
 
 
-def _count(schema: dict[str, Any], name: str) -> int | None:
-    value = schema.get(name)
-    return None if value is None else int(value)
+def _bound(place: Place, name: str) -> Decimal | None:
+    value = place.schema.get(name)
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return exact(value)
+    except GrammarError as error:
+        error.pointer = f"{place.pointer}/{name}"
+        raise
+
+
+def _least(place: Place, name: str) -> int:
+    """A lower limit; 0 where there is none."""
+    value = place.schema.get(name, 0)
+    if value > MAX_COUNT:
+        raise GrammarLimitError(
+            f"{name} is above {MAX_COUNT:,}", pointer=f"{place.pointer}/{name}", hint="no output is that long"
+        )
+    return int(value)
+
+
+def _most(place: Place, name: str) -> int | None:
+    """An upper limit; None where there is none, or where no output comes near it."""
+    value = place.schema.get(name)
+    return None if value is None or value > MAX_COUNT else int(value)
 
 
 def _text(document: SchemaDocument, place: Place) -> TextShape | None:
     schema = place.schema
     if _TEXT.isdisjoint(schema):
         return TextShape()
-    least, most = _count(schema, "minLength") or 0, _count(schema, "maxLength")
+    least, most = _least(place, "minLength"), _most(place, "maxLength")
     if most is not None and most < least:
         return None
     pattern, name = schema.get("pattern"), schema.get("format")
@@ -135,7 +160,7 @@ def _array(document: SchemaDocument, place: Place) -> ArrayShape | None:
     schema = place.schema
     if _ARRAY.isdisjoint(schema):
         return ArrayShape()
-    least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
+    least, most = _least(place, "minItems"), _most(place, "maxItems")
     if most is not None and most < least:
         return None
     prefix: tuple[Conjunction, ...] = ()

@@ -13,6 +13,7 @@ from structgen.grammar.json_schema.normalise import Normaliser
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape
+from structgen.grammar.json_schema.values import scalar_spellings
 from structgen.grammar.program import Program, ProgramBuilder
 from structgen.grammar.tables import INFINITE
 
@@ -75,7 +76,7 @@ class _SchemaCompiler:
         places: dict[int, None] = {}
         arrays: dict[ArrayShape, None] = {}
         objects: dict[ObjectShape, None] = {}
-        scalars: list[object] = []
+        scalars: dict[bytes, None] = {}
         for shape in self._normaliser.shapes(conjunction):
             if shape.values is not None:
                 self._take_values(shape, conjunction, scalars, arrays, objects)
@@ -86,7 +87,7 @@ class _SchemaCompiler:
             if shape.object is not None:
                 objects[shape.object] = None
         if scalars:
-            places[self._scalars.values(scalars)] = None
+            places[self._scalars.words(scalars)] = None
         if not self._layout.pretty or depth < MAX_PRETTY_DEPTH:
             places |= dict.fromkeys(self._containers.array(one, depth + 1) for one in arrays)
             places |= dict.fromkeys(self._containers.object(one, depth + 1) for one in objects)
@@ -96,7 +97,7 @@ class _SchemaCompiler:
         self,
         shape: Shape,
         conjunction: Conjunction,
-        scalars: list[object],
+        scalars: dict[bytes, None],
         arrays: dict[ArrayShape, None],
         objects: dict[ObjectShape, None],
     ) -> None:
@@ -104,13 +105,20 @@ class _SchemaCompiler:
         pointer = conjunction[-1].pointer
         for value in shape.values or ():
             if isinstance(value, list):
-                parts = tuple((Place({"const": one}, pointer, ""),) for one in value)
+                parts = tuple(self._exactly(one, pointer) for one in value)
                 arrays[ArrayShape(len(value), len(value), parts)] = None
             elif isinstance(value, dict):
-                members = tuple((name, (Place({"const": one}, pointer, ""),)) for name, one in value.items())
+                members = tuple((name, self._exactly(one, pointer)) for name, one in value.items())
                 objects[ObjectShape(members, frozenset(value), (Place(False, pointer, ""),))] = None
             else:
-                scalars.append(value)
+                # Up to draft-04, 1.0 is no integer.
+                whole = shape.number is not None and shape.number.integer and self._document.draft == 4
+                scalars |= dict.fromkeys(scalar_spellings(value, whole=whole))
+
+    @staticmethod
+    def _exactly(value: Any, pointer: str) -> Conjunction:
+        """A schema for one value, in the spelling that every draft knows."""
+        return (Place({"enum": [value]}, pointer, ""),)
 
     def _refuse_unsatisfiable(self, program: Program) -> None:
         distance = byte_distances(program)

@@ -101,12 +101,11 @@ class Containers:
         builder.set_close(closing_empty, object_, builder.literal(b"}", builder.accept))
         # The comma belongs to the member behind it, so that none can be read when no member is left.
         builder.set_choose(first, members if layout.flexible else self._on_own_line(members, depth))
-        builder.set_choose(later, [(number, layout.comma(depth, start)) for number, start in members])
+        behind = [(number, layout.comma(depth, start)) for number, start in members]
+        builder.set_choose(later, behind)
         builder.set_split(after, [later, closing])
         choose = builder.split([first, closing_empty])
-        required = [
-            (number, members[number][1]) for number, (name, _) in enumerate(shape.members) if name in shape.required
-        ]
+        required = [behind[number] for number, (name, _) in enumerate(shape.members) if name in shape.required]
         builder.set_object(object_, choose, after, required)
         return builder.literal(b"{", layout.blank(object_))
 

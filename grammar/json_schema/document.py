@@ -222,6 +222,8 @@ def parse_schema(text: str) -> Any:
         raise SchemaError(
             f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}", pointer="", position=error.pos
         ) from error
+    except ValueError as error:  # Python's limit for the digits of an integer
+        raise GrammarLimitError("a number of too many digits", pointer="", hint="use a smaller number") from error
     except RecursionError:
         raise GrammarLimitError("the schema is nested too deeply", pointer="") from None
 

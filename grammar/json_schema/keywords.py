@@ -13,6 +13,7 @@ from typing import Any, Literal
 Status = Literal["enforced", "annotation", "structure", "refused"]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 LATEST = 2020
+MAX_COUNT_DIGITS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,10 @@ def _shown(value: Any) -> str:
 
 
 def _is_count(value: Any) -> bool:
-    return is_number(value) and value >= 0 and value == int(value)
+    if not is_number(value) or not value >= 0 or value == float("inf"):
+        return False
+    # A decimal's exponent may be huge: look at it before making an integer of it.
+    return Decimal(value).adjusted() > MAX_COUNT_DIGITS or value == int(value)
 
 
 def _is_schema(value: Any) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from structgen.grammar.byte_trie import literal_alternatives
 from structgen.grammar.charset import ANY
-from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange, number_dfa
+from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange, number_dfa, number_length
 from structgen.grammar.json_schema.shapes import Shape, TextShape
 from structgen.grammar.json_schema.text import single_tree, text_dfa
-from structgen.grammar.json_schema.values import scalar_spellings
 from structgen.grammar.json_string import canonical, counted_text, quoted
 from structgen.grammar.program import Interior, ProgramBuilder
 from structgen.grammar.regex_program import place_dfa, place_limited, place_tree, raw
@@ -47,9 +46,8 @@ class Scalars:
             state = self._rules[text] = self._builder.literal(text, self._builder.accept)
         return state
 
-    def values(self, scalars: list[object]) -> int:
-        """Exactly these scalars."""
-        words = {spelling for value in scalars for spelling in scalar_spellings(value)}
+    def words(self, words: Iterable[bytes]) -> int:
+        """Exactly these spellings."""
         return literal_alternatives(self._builder, [(word, self._builder.accept) for word in words])
 
     def number(self, wanted: NumberRange) -> int:
@@ -62,7 +60,11 @@ class Scalars:
         builder = self._builder
         if not wanted.is_free:
             dfa = number_dfa(wanted)
-            return builder.fail if dfa.is_empty else place_dfa(builder, dfa, builder.accept, raw)
+            if dfa.is_empty:
+                return builder.fail
+            if dfa.longest() is None:
+                return place_limited(builder, dfa, (0, number_length(wanted)), builder.accept, raw)
+            return place_dfa(builder, dfa, builder.accept, raw)
         tree = _FREE_NUMBER_TREE
         if wanted.integer:
             tree = _FREE_WHOLE_TREE if wanted.whole_fraction else _FREE_INTEGER_TREE

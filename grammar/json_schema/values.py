@@ -6,22 +6,24 @@ from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any
 
-from structgen.grammar.errors import SchemaError
+from structgen.grammar.errors import GrammarLimitError, SchemaError
 from structgen.grammar.json_schema.keywords import is_number
 from structgen.grammar.json_string import quoted
 
-MAX_DEPTH = 100
+MAX_DIGITS = 1_000
 
 
 def exact(value: Any) -> Decimal:
     """A JSON number as an exact decimal; floats by their shortest spelling.
 
     Raises:
-        SchemaError: NaN or an infinity.
+        SchemaError: NaN or an infinity. GrammarLimitError: too many digits.
     """
     number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     if not number.is_finite():
         raise SchemaError(f"{value} is no JSON number", pointer="")
+    if abs(number.adjusted()) > MAX_DIGITS or len(number.as_tuple().digits) > MAX_DIGITS:
+        raise GrammarLimitError(f"a number of more than {MAX_DIGITS:,} digits", pointer="", hint="use a smaller number")
     return number
 
 
@@ -51,8 +53,8 @@ def type_of(value: Any) -> str:
     return "object" if isinstance(value, dict) else "array"
 
 
-def scalar_spellings(value: Any) -> list[bytes]:
-    """How a scalar may be written: as the schema spells it, and as an integer where it is one."""
+def scalar_spellings(value: Any, *, whole: bool = False) -> list[bytes]:
+    """How a scalar may be written: as the schema spells it, and as an integer where it is one; `whole`: only so."""
     if value is None:
         return [b"null"]
     if isinstance(value, bool):
@@ -60,12 +62,7 @@ def scalar_spellings(value: Any) -> list[bytes]:
     if isinstance(value, str):
         return [quoted(value)]
     number = exact(value)
-    spellings = {str(value).encode() if isinstance(value, int | float) else _plain(number)}
-    if number == number.to_integral_value() and abs(number) < Decimal(10) ** 300:
+    spellings = set() if whole else {str(value).encode()}
+    if number == number.to_integral_value() and number.adjusted() < 300:
         spellings.add(str(int(number)).encode())
     return sorted(spellings)
-
-
-def _plain(number: Decimal) -> bytes:
-    """A decimal as JSON: `1E+5` is written 1E+5, which JSON allows."""
-    return str(number).encode()
