@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import Request
 
+from structgen.errors import GrammarError
 from structgen.server.body import read_object
 from structgen.server.constraints import FIELDS, ConstraintSpec, find_constraint, schema_payload
 from structgen.server.disconnect import until_disconnect
-from structgen.server.errors import ApiError
+from structgen.server.errors import ApiError, api_error
 from structgen.server.state import ServerState, state_of
 from structgen.validate import FormatPolicy
 from structgen.validation.json_text import dump
@@ -68,7 +69,10 @@ async def validate(request: Request) -> dict[str, Any]:
     schema = schema_payload(body["schema"], "schema", state.settings)
     policy: FormatPolicy = "annotate" if body.get("format") == "annotate" else "assert"
     text = body["text"] if "text" in body else dump(body["instance"])
-    issues = await until_disconnect(request, state.validators.schema_issues(dump(schema), text, policy))
+    try:
+        issues = await until_disconnect(request, state.validators.schema_issues(dump(schema), text, policy))
+    except GrammarError as error:
+        raise api_error(error, field="schema") or error from None
     return {"valid": not issues, "issues": [issue._asdict() for issue in issues]}
 
 

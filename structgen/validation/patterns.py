@@ -13,18 +13,23 @@ class PatternError(ValueError):
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> Regex:
-    """Compile in unicode mode; a pattern that only the older syntax allows (`\\-`, `[\\w-.]`) in that one.
+    """Compile in unicode mode; a pattern that only a looser syntax allows in that one.
+
+    Looser: ECMA-262 without unicode mode (`\\-`, `[\\w-.]`), and Python's spelling of named groups (`(?P<name>...)`).
 
     Raises:
-        PatternError: neither syntax knows it.
+        PatternError: no syntax knows it.
     """
     try:
         return Regex(pattern, "u")
     except (RegressError, UnicodeEncodeError) as error:
+        reason = str(error)
+    for looser, flags in ((pattern, ""), (pattern.replace("(?P<", "(?<"), "u")):
         try:
-            return Regex(pattern)
+            return Regex(looser, flags)
         except (RegressError, UnicodeEncodeError):
-            raise PatternError(str(error)) from None
+            continue
+    raise PatternError(reason)
 
 
 def is_strict_pattern(pattern: str) -> bool:

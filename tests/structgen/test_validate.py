@@ -36,6 +36,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
         ({"pattern": "^.$"}, ['"\U0001f600"'], ['""', '"ab"']),
         ({"pattern": r"^[\w\-\.]+$"}, ['"a-b.c"'], ['"a b"']),
         ({"pattern": r"^[\w-.]\_$"}, ['"-_"'], ['"/_"']),
+        ({"pattern": "^(?P<year>[0-9]{4})$"}, ['"2024"'], ['"24"']),
         ({"minLength": 2, "maxLength": 2}, ['"\U0001f600\U0001f600"'], ['"\U0001f600"', '"abc"']),
         ({"items": [{"type": "string"}], "additionalItems": False}, ['["a"]', "[]"], ["[1]", '["a", 1]']),
         ({"dependencies": {"a": ["b"]}}, ['{"a":1,"b":2}', "{}"], ['{"a":1}']),

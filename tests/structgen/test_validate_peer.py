@@ -30,17 +30,19 @@ def documents() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.skipif(not SCHEMAS.exists(), reason=f"{SCHEMAS.name} is not there (STRUCTGEN_DATA names its folder)")
 def test_both_say_the_same() -> None:
+    """Formats apart, since the peer knows some of them only in some drafts; they are compared with the labels."""
     checked, different = 0, []
     for document in documents():
         try:
-            ours = Validator(document["schema"])
+            ours, strict = Validator(document["schema"], format="annotate"), Validator(document["schema"])
         except SchemaError:
             continue
-        theirs = peer.validator_for(document["schema"], validate_formats=True, offline=True)
+        theirs = peer.validator_for(document["schema"], validate_formats=False, offline=True)
         for test in document["tests"]:
             checked += 1
-            verdict = ours.errors_in_value(test["data"]) == []
-            if verdict != theirs.is_valid(test["data"]) or verdict != test["valid"]:
+            value = test["data"]
+            agree = (ours.errors_in_value(value) == []) == theirs.is_valid(value)
+            if not agree or (strict.errors_in_value(value) == []) != test["valid"]:
                 different.append(document["id"])
     assert checked > 1000
     assert different == []
