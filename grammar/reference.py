@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from structgen.grammar.program import Op, Program
+from structgen.grammar.program import Op, Program, TextField
 from structgen.grammar.vocabulary import Vocabulary
 
 Stack = tuple[Any, ...]  # () is empty; else (return state, count, stack below)
@@ -45,6 +45,18 @@ class Reader:
             for values, following in self.byte_edges(c):
                 yield [byte for byte in values if byte not in own], following
 
+    def text(self, state: int) -> tuple[dict[TextField, int], list[tuple[int, ...]]]:
+        """The fields of a TEXT state, and its (body, target) pairs."""
+        at = self.code[state][1]
+        fields = {one: self.edges[at + one] for one in list(TextField)[: TextField.FIRST]}
+        first = at + TextField.FIRST + fields[TextField.LENGTHS]
+        stop = first + 2 * fields[TextField.TARGETS]
+        return fields, [tuple(self.edges[i : i + 2]) for i in range(first, stop, 2)]
+
+    def ends_text(self, state: int) -> bool:
+        """Whether the empty word leads from a TEXT state to its exit."""
+        return self.edges[self.code[state][1] + TextField.FIRST] == 0
+
     def required(self, object_: int) -> list[tuple[int, ...]]:
         return self.groups(object_, 2, skip=2)
 
@@ -75,6 +87,8 @@ class Liveness:
         if op == Op.LOOP:
             body, exit_ = reader.edges[a : a + 2]
             return alive[exit_] and (b == 0 or alive[body])
+        if op == Op.TEXT:
+            return self._text_lives(state, 0)
         if op == Op.OBJECT:
             return alive[reader.edges[a]] and self._members_live(state)
         if op == Op.CHOOSE:
@@ -83,6 +97,21 @@ class Liveness:
             return alive[b]
         steps = reader.byte_edges(state)
         return any(alive[to] and not self._single.isdisjoint(values) for values, to in steps) or self._spelled(state)
+
+    def _text_lives(self, state: int, count: int) -> bool:
+        """Whether some number of characters leads from a TEXT state to its exit, with a length that fits."""
+        fields, _ = self._reader.text(state)
+        least, most = fields[TextField.LEAST], fields[TextField.MOST]
+        level, seen = frozenset((state,)), set()
+        while level and level not in seen and (most < 0 or count <= most):
+            if count >= least:
+                if any(self._reader.ends_text(one) for one in level):
+                    return self.alive[fields[TextField.EXIT]]
+                seen.add(level)
+            pairs = [pair for one in level for pair in self._reader.text(one)[1]]
+            level = frozenset(target for body, target in pairs if self.alive[body])
+            count += 1
+        return False
 
     def _members_live(self, object_: int) -> bool:
         required = self._reader.required(object_)
@@ -111,6 +140,8 @@ class Liveness:
                 _, a, least, _ = self._reader.code[ret]
                 body, exit_ = self._reader.edges[a : a + 2]
                 fine = self.alive[exit_] and (count + 1 >= least or self.alive[body])
+            elif self._reader.code[ret][0] == Op.TEXT:
+                fine = self._text_lives(ret, count)
             else:
                 fine = count != OPENED or self._members_live(ret)
             if not fine:
@@ -213,6 +244,8 @@ class ReferenceMatcher:
             body, exit_ = reader.edges[a : a + 2]
             again = [] if most == 0 else [(body, (state, 0, stack))]
             return again + ([(exit_, stack)] if b == 0 else [])
+        if op == Op.TEXT:
+            return self._text(state, 0, stack)
         if op == Op.OBJECT:
             return [(reader.edges[a], (state, OPENED, stack))]
         if op == Op.CHOOSE:
@@ -225,6 +258,8 @@ class ReferenceMatcher:
     def _returned(self, ret: int, count: int, below: Stack) -> list[tuple[int, Stack]]:
         if count == CALLED:
             return [(ret, below)]
+        if self._reader.code[ret][0] == Op.TEXT:
+            return self._text(ret, count, below)
         _, a, least, most = self._reader.code[ret]
         body, exit_ = self._reader.edges[a : a + 2]
         done = count + 1
@@ -232,6 +267,17 @@ class ReferenceMatcher:
         if most < 0 or done < most:
             kept = done if most >= 0 else min(done, least)  # an open end needs no counting beyond the least
             following.append((body, (ret, kept, below)))
+        return following
+
+    def _text(self, state: int, count: int, stack: Stack) -> list[tuple[int, Stack]]:
+        """On from a TEXT state after `count` characters."""
+        fields, pairs = self._reader.text(state)
+        least, most = fields[TextField.LEAST], fields[TextField.MOST]
+        ends = count >= least and self._reader.ends_text(state)
+        following = [(fields[TextField.EXIT], stack)] if ends else []
+        if most < 0 or count < most:
+            kept = count + 1 if most >= 0 else min(count + 1, least)
+            following += [(body, (target, kept, stack)) for body, target in pairs]
         return following
 
     def _chosen(self, state: int, stack: Stack) -> list[tuple[int, Stack]]:
