@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from structgen import extract
 from structgen.constraint import Constraint, to_constraint
+from structgen.result import Result
 from structgen.session import DType, Request, Session
 from structgen.tokenizer import Message, Tokenizer
 
@@ -52,10 +53,27 @@ class LLM:
     # -- one answer -------------------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompt: Prompt, output_type: type[T], *, describe: bool = ..., **sampling: Any) -> T: ...
+    def generate(
+        self,
+        prompt: Prompt,
+        output_type: Any = ...,
+        *,
+        return_result: Literal[True],
+        **options: Any,
+    ) -> Result: ...
 
     @overload
-    def generate(self, prompt: Prompt, output_type: Any = ..., *, describe: bool = ..., **sampling: Any) -> Any: ...
+    def generate(
+        self,
+        prompt: Prompt,
+        output_type: type[T],
+        *,
+        return_result: Literal[False] = ...,
+        **options: Any,
+    ) -> T: ...
+
+    @overload
+    def generate(self, prompt: Prompt, output_type: Any = ..., **options: Any) -> Any: ...
 
     def generate(
         self,
@@ -134,7 +152,26 @@ class LLM:
     # -- extraction -------------------------------------------------------------------------------------------------
 
     @overload
-    def extract(self, text: str, output_type: type[T], instructions: str | None = ..., **options: Any) -> T: ...
+    def extract(
+        self,
+        text: str,
+        output_type: Any,
+        instructions: str | None = ...,
+        *,
+        return_result: Literal[True],
+        **options: Any,
+    ) -> Result: ...
+
+    @overload
+    def extract(
+        self,
+        text: str,
+        output_type: type[T],
+        instructions: str | None = ...,
+        *,
+        return_result: Literal[False] = ...,
+        **options: Any,
+    ) -> T: ...
 
     @overload
     def extract(self, text: str, output_type: Any, instructions: str | None = ..., **options: Any) -> Any: ...

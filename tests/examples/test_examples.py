@@ -57,8 +57,8 @@ def test_documents_are_as_people_meet_them() -> None:
     texts = [document.read_text("utf-8") for document in DOCUMENTS]
     together = "\n".join(texts)
     assert all(20 < len(text) < 2000 for text in texts)
-    assert all(sign in together for sign in ("€", "£", "CHF", "NOK", "R$"))
-    assert all(name in together for name in ("Zoë Lefèvre", "ŻÓŁKIEWSKA", "Núñez", "Weißenbach"))
+    assert all(sign in together for sign in ("€", "£", "CHF", "NOK", "US$"))
+    assert all(name in together for name in ("Zoë Lefèvre", "Żółkiewska", "Núñez", "Weißenbach"))
     assert any("   " in text for text in texts)
 
 
