@@ -65,7 +65,7 @@ class Engine:
         )
         self._pipeline = Pipeline([self._slot(max_batch, step_tokens)])
         self._rescue_slot = self._slot(max_batch, step_tokens)
-        self._sampler = Sampler(max_batch=max_batch, vocab_size=runner.vocab_size)
+        self._sampler = Sampler(runner.vocab_size)
         self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
         self._live: set[Sequence] = set()  # not yet released
         self._outputs: dict[Sequence, StepOutput] = {}  # of this tick, and of cancels since the last

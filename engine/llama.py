@@ -100,7 +100,7 @@ class LlamaModel:
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(self._norm(x, layer.attention_norm))
             turned = qkv.view(len(x), -1, config.head_dim)[:, :rotary]
-            turned.copy_(torch.addcmul(turned * cos, turned.roll(config.head_dim // 2, -1), sin))
+            torch.addcmul(turned * cos, turned.roll(config.head_dim // 2, -1), sin, out=turned)
             cache.write(index, step.places, qkv[:, query_width:])
             x += layer.output(attend(index, qkv[:, :query_width]))
             gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)

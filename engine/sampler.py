@@ -9,18 +9,18 @@ from torch import Tensor
 
 from structgen.engine.sampling_params import SamplingParams
 
-# The most likely tokens that are tried before sorting the whole vocabulary for top_p; they nearly always suffice.
-NUCLEUS_GUESS = 256
+# How many of the most likely tokens are tried for top_p before the whole vocabulary is sorted; the first nearly always
+# suffices (0.07 ms of 49,152 tokens; sorting all takes 3 ms).
+NUCLEUS_GUESSES = (256, 4096)
 
 
 class Sampler:
-    """Owns the scratch that expands a mask of 32 tokens a word to one byte a token."""
+    """Owns the table that spreads an octet of a mask to eight tokens: [256, 8], True where the token is forbidden."""
 
-    def __init__(self, *, max_batch: int, vocab_size: int) -> None:
-        words = -(-vocab_size // 32)
+    def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._bits = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
-        self._spread = torch.empty(max_batch, words * 4, 8, dtype=torch.uint8)
+        octets, bits = torch.arange(256)[:, None], torch.arange(8)
+        self._forbidden = (octets >> bits) & 1 == 0
 
     @torch.inference_mode()
     def sample(
@@ -58,10 +58,10 @@ class Sampler:
 
     def _forbid(self, logits: Tensor, mask: Tensor, constrained: Items[bool]) -> None:
         for row, has_mask in enumerate(constrained):
-            if has_mask:  # little-endian words: byte t // 8 holds token t
-                octets = mask[row].view(torch.uint8)[:, None]
-                spread = torch.bitwise_and(octets, self._bits, out=self._spread[row])
-                logits[row].masked_fill_(spread.view(-1)[: self._vocab_size] == 0, -torch.inf)
+            if has_mask:  # little-endian words: octet t // 8 holds token t
+                octets = mask[row].view(torch.uint8).int()
+                forbidden = self._forbidden.index_select(0, octets).view(-1)
+                logits[row].masked_fill_(forbidden[: self._vocab_size], -torch.inf)
 
 
 def draw(logits: Tensor, params: SamplingParams, uniform: float) -> int:
@@ -79,7 +79,7 @@ def draw(logits: Tensor, params: SamplingParams, uniform: float) -> int:
 
 def _nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """The fewest most likely tokens that reach `top_p` together: their probabilities and ids, most likely first."""
-    for count in (min(NUCLEUS_GUESS, len(probabilities)), len(probabilities)):
+    for count in sorted({min(guess, len(probabilities)) for guess in (*NUCLEUS_GUESSES, len(probabilities))}):
         kept, tokens = torch.topk(probabilities, count)
         before = kept.cumsum(0, dtype=torch.float64) - kept
         size = int((before < top_p).sum())

@@ -24,7 +24,7 @@ def mask_of(*allowed: int) -> Tensor:
 
 
 def sample_one(logits: Tensor, mask: Tensor | None, uniform: float = 0.5, **params: Any) -> int | str:
-    sampler = Sampler(max_batch=1, vocab_size=VOCAB)
+    sampler = Sampler(VOCAB)
     rows = (mask if mask is not None else mask_of())[None]
     return sampler.sample(logits[None].clone(), rows, [mask is not None], [SamplingParams(**params)], [uniform])[0]
 
@@ -81,9 +81,9 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch() -> None:
     params = [SamplingParams(temperature=1.0, top_p=0.9 if row % 2 else 1.0) for row in range(8)]
     uniforms = [row / 8 for row in range(8)]
     has_mask = [row % 3 != 0 for row in range(8)]
-    together = Sampler(max_batch=8, vocab_size=VOCAB).sample(logits.clone(), masks, has_mask, params, uniforms)
+    together = Sampler(VOCAB).sample(logits.clone(), masks, has_mask, params, uniforms)
     alone = [
-        Sampler(max_batch=1, vocab_size=VOCAB).sample(
+        Sampler(VOCAB).sample(
             logits[row : row + 1].clone(), masks[row : row + 1], [has_mask[row]], [params[row]], [uniforms[row]]
         )[0]
         for row in range(8)
