@@ -39,7 +39,7 @@ def show(document: Path, result: structgen.Result, issues: list[structgen.Valida
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", help="known name, .gguf file or Hugging Face folder")
-    parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--max-tokens", type=int, default=300)
     arguments = parser.parse_args()
 
     pairs = load_pairs()

@@ -163,7 +163,7 @@ BAD_SCHEMAS = {
     "unknown type": ('{"properties": {"a": {"type": "stringg"}}}', "/properties/a/type"),
     "not enforceable": ('{"properties": {"n": {"multipleOf": 7}}}', "/properties/n"),
     "matches nothing": (
-        '{"properties": {"n": {"minimum": 5, "maximum": 4, "type": "integer"}}, "required": ["n"]}',
+        '{"type": "object", "properties": {"n": {"minimum": 5, "maximum": 4, "type": "integer"}}, "required": ["n"]}',
         "",
     ),
     "dangling": ('{"$ref": "#/$defs/absent"}', "$ref"),
