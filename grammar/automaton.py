@@ -15,23 +15,28 @@ from typing import NamedTuple
 import numpy as np
 
 from structgen.grammar.configuration import advance, single_byte, start_config
-from structgen.grammar.distance import byte_distances, token_distances
+from structgen.grammar.distance import token_distances
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
 from structgen.grammar.program import Program
 from structgen.grammar.tables import (
     CONFIGS,
     DEAD,
     ERROR,
+    FINAL,
     GROW,
+    IN_BYTES,
+    IN_TOKENS,
     INFINITE,
     LIMIT,
+    NEEDED,
     STACKS,
     Array,
     grown,
     new_tables,
     size_in_bytes,
+    with_scratch,
 )
-from structgen.grammar.token_mask import ANY_ROOM, interior_room, only_interior_takes_text, walk
+from structgen.grammar.token_mask import fill
 from structgen.grammar.vocabulary import Vocabulary
 
 BYTES_PER_STEP = 200  # a dictionary entry with its key tuple, measured
@@ -62,16 +67,15 @@ class Automaton:
         self.program = program
         self.vocabulary = vocabulary
         self._lock = threading.RLock()
-        self._byte_distance = byte_distances(program)
-        if self._byte_distance[program.start] >= INFINITE:
+        in_bytes = program.byte_distance
+        if in_bytes[program.start, IN_BYTES] >= INFINITE:
             raise UnsatisfiableError("nothing matches this grammar", hint="look for contradicting constraints")
-        self._token_distance = token_distances(program, vocabulary.trie)
-        if self._token_distance[program.start] >= INFINITE:
+        self._distance = token_distances(program, vocabulary.trie, in_bytes)
+        if self._distance[program.start, IN_TOKENS] >= INFINITE:
             raise UnsatisfiableError(
                 "the vocabulary has no tokens for anything that matches",
                 hint="use characters that this tokenizer can spell",
             )
-        self._path = np.zeros(vocabulary.trie.height + 1, np.int32)
         self._text, self._starts = vocabulary.token_bytes
         self._fresh_tables()
 
@@ -79,18 +83,18 @@ class Automaton:
         """The same automaton with empty tables."""
         fresh = copy.copy(self)
         fresh._lock = threading.RLock()
-        fresh._path = self._path.copy()
         fresh._fresh_tables()
         return fresh
 
     def _fresh_tables(self) -> None:
-        self.tables = new_tables(self.program, self._byte_distance, self._token_distance)
+        self.tables = new_tables(self.program, self._distance)
         self.masks: dict[int, Mask] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self.start = self._retry(lambda: start_config(self.tables, self.program.start))
 
     def _retry(self, compute: Callable[[], int]) -> int:
-        """Run something that may need more room, growing the tables until it fits."""
+        """Run something that may need more room, growing the tables until it fits. The lock is held."""
+        self.tables = with_scratch(self.tables)
         while True:
             result = compute()
             if result == GROW:
@@ -119,7 +123,7 @@ class Automaton:
             return DEAD
         start, stop = self._starts[token], self._starts[token + 1]
         following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
-        if following >= 0 and self.tables.config_cost[following] >= INFINITE:
+        if following >= 0 and self.tables.config[following, NEEDED] >= INFINITE:
             return DEAD
         return following
 
@@ -130,11 +134,11 @@ class Automaton:
             return self._retry(lambda: advance(self.tables, config, array, 0, len(array)))
 
     def is_final(self, config: int) -> bool:
-        return bool(self.tables.config_final[config])
+        return bool(self.tables.config[config, FINAL])
 
     def cost(self, config: int) -> int:
         """min_tokens_to_complete, EOS included."""
-        return int(self.tables.config_cost[config])
+        return int(self.tables.config[config, NEEDED])
 
     def forced_bytes(self, config: int, most: int) -> bytes:
         """The bytes that must follow, at most `most` of them."""
@@ -167,15 +171,10 @@ class Automaton:
 
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
-        bits = np.zeros(vocabulary.mask_words, np.int32)
-        seen = np.zeros(2, np.int64)
-        trie = vocabulary.trie
-        room = interior_room(self.tables, config, limit, seen)
-        if room >= ANY_ROOM or (room >= 0 and only_interior_takes_text(self.tables, config)):
-            plain = vocabulary.plain_text
-            bits |= plain.masks[min(room, len(plain.masks) - 1)]
-            trie = plain.others
-        self._retry(lambda: walk(self.tables, trie, config, limit, self._path, bits, seen))
+        bits = np.empty(vocabulary.mask_words, np.int32)
+        seen = np.empty(2, np.int64)
+        trie, plain, path = vocabulary.trie, vocabulary.plain_text, vocabulary.path_scratch()
+        self._retry(lambda: fill(self.tables, trie, plain, config, limit, path, bits, seen))
         if self.is_final(config):
             bits |= vocabulary.eos_mask
         bits.flags.writeable = False

@@ -14,16 +14,26 @@ import numpy as np
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Op, TextField
 from structgen.grammar.tables import (
+    ALIVE,
     CONFIGS,
+    COST,
+    COUNT,
     DEAD,
     ELEMENTS,
     ERROR,
+    FINAL,
     GROW,
+    IN_BYTES,
+    IN_TOKENS,
     INFINITE,
+    LENGTH,
     LIMIT,
     MAX_ELEMENTS,
+    NEEDED,
+    PARENT,
+    RETURN_TO,
     STACKS,
-    STAMP,
+    START,
     UNKNOWN,
     VISITED,
     Array,
@@ -50,7 +60,7 @@ def saturate(value: int) -> int:
 
 
 @jit
-def text_cost(code: Array, edges: Array, distance: Array, state: int, count: int) -> int:
+def text_cost(code: Array, edges: Array, distance: Array, unit: int, state: int, count: int) -> int:
     """The distance from a TEXT state, reached after `count` characters, to the end of its exit."""
     at = code[state, 1]
     wanted = max(edges[at + LEAST] - count, 0)
@@ -64,18 +74,19 @@ def text_cost(code: Array, edges: Array, distance: Array, state: int, count: int
     most = edges[at + MOST]
     if most >= 0 and count + length + shift > most:
         return INFINITE
-    return saturate(np.int64(length + shift) * edges[at + WIDTH] + distance[edges[at + EXIT]])
+    return saturate(np.int64(length + shift) * edges[at + WIDTH] + distance[edges[at + EXIT], unit])
 
 
 @jit
-def member_cost(tables: Tables, distance: Array, object_: int, index: int) -> int:
+def member_cost(tables: Tables, unit: int, object_: int, index: int) -> int:
     """What the required member number `index` of an object adds to the distance to the object's end."""
     offset = tables.code[object_, 1]
     start = tables.edges[offset + 3 + 2 * index]
     after = tables.edges[offset + 1]
-    if distance[start] >= INFINITE or distance[after] >= INFINITE:
+    whole, rest = tables.distance[start, unit], tables.distance[after, unit]
+    if whole >= INFINITE or rest >= INFINITE:
         return INFINITE
-    return max(distance[start] - distance[after], 0) + 1
+    return max(whole - rest, 0) + 1
 
 
 @jit
@@ -90,34 +101,34 @@ def _required_index(tables: Tables, object_: int, member: int) -> int:
 @jit
 def _object_below(tables: Tables, stack: int) -> int:
     """The OBJECT state whose members are on top of the stack."""
-    while tables.stack_count[stack] != -1:
-        stack = tables.stack_parent[stack]
-    return tables.stack_return[stack]
+    while tables.stack[stack, COUNT] != -1:
+        stack = tables.stack[stack, PARENT]
+    return tables.stack[stack, RETURN_TO]
 
 
 @jit
-def _frame_cost(tables: Tables, distance: Array, ret: int, count: int, parent: int) -> int:
+def _frame_cost(tables: Tables, unit: int, ret: int, count: int) -> int:
     """The distance that a frame adds to what lies below it; INFINITE when it cannot be completed."""
-    code = tables.code
+    code, distance = tables.code, tables.distance
     if count == CALLED:
-        return distance[ret]
+        return distance[ret, unit]
     if code[ret, 0] == TEXT:
-        return text_cost(code, tables.edges, distance, ret, count)
+        return text_cost(code, tables.edges, distance, unit, ret, count)
     if code[ret, 0] == LOOP:
         offset = code[ret, 1]
         missing = max(code[ret, 2] - count - 1, 0)
-        cost = np.int64(distance[tables.edges[offset + 1]])
+        cost = np.int64(distance[tables.edges[offset + 1], unit])
         if missing > 0:
-            cost += np.int64(missing) * distance[tables.edges[offset]]
+            cost += np.int64(missing) * distance[tables.edges[offset], unit]
         return int(min(cost, INFINITE))
     cost = np.int64(0)
     if count == -1:
         for index in range(code[ret, 2]):
-            cost += member_cost(tables, distance, ret, index)
+            cost += member_cost(tables, unit, ret, index)
     else:
         index = _required_index(tables, ret, count)
         if index >= 0:
-            cost -= member_cost(tables, distance, ret, index)
+            cost -= member_cost(tables, unit, ret, index)
     return int(min(cost, INFINITE))
 
 
@@ -128,28 +139,23 @@ def push(tables: Tables, ret: int, count: int, parent: int) -> int:
     mask = len(tables.stack_hash) - 1
     while tables.stack_hash[slot] >= 0:
         node = tables.stack_hash[slot]
-        if (
-            tables.stack_return[node] == ret
-            and tables.stack_count[node] == count
-            and tables.stack_parent[node] == parent
-        ):
+        row = tables.stack[node]
+        if row[RETURN_TO] == ret and row[COUNT] == count and row[PARENT] == parent:
             return node
         slot = (slot + 1) & mask
     node = tables.meta[STACKS]
-    if node >= len(tables.stack_return):
+    if node >= len(tables.stack):
         tables.meta[ERROR] = GROW
         return 0
     tables.meta[STACKS] = node + 1
-    tables.stack_return[node] = ret
-    tables.stack_count[node] = count
-    tables.stack_parent[node] = parent
-    bytes_ = _frame_cost(tables, tables.byte_distance, ret, count, parent)
-    tokens = _frame_cost(tables, tables.token_distance, ret, count, parent)
-    tables.stack_alive[node] = tables.stack_alive[parent] and bytes_ < INFINITE
-    if tokens >= INFINITE or tables.stack_cost[parent] >= INFINITE:
-        tables.stack_cost[node] = INFINITE
+    row, below = tables.stack[node], tables.stack[parent]
+    row[RETURN_TO], row[COUNT], row[PARENT] = ret, count, parent
+    row[ALIVE] = below[ALIVE] if _frame_cost(tables, IN_BYTES, ret, count) < INFINITE else 0
+    tokens = _frame_cost(tables, IN_TOKENS, ret, count)
+    if tokens >= INFINITE or below[COST] >= INFINITE:
+        row[COST] = INFINITE
     else:
-        tables.stack_cost[node] = saturate(tables.stack_cost[parent] + tokens)
+        row[COST] = saturate(below[COST] + tokens)
     tables.stack_hash[slot] = node
     return node
 
@@ -162,49 +168,48 @@ def _with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
     """
     below = stack
     moved = 0
-    while tables.stack_count[below] > member and tables.stack_return[below] == object_:
-        below = tables.stack_parent[below]
+    while tables.stack[below, COUNT] > member and tables.stack[below, RETURN_TO] == object_:
+        below = tables.stack[below, PARENT]
         moved += 1
-    if tables.stack_return[below] == object_ and tables.stack_count[below] == member:
+    if tables.stack[below, RETURN_TO] == object_ and tables.stack[below, COUNT] == member:
         return -1
     node = push(tables, object_, member, below)
     for step in range(moved):
         above = stack
         for _ in range(moved - 1 - step):
-            above = tables.stack_parent[above]
-        node = push(tables, object_, tables.stack_count[above], node)
+            above = tables.stack[above, PARENT]
+        node = push(tables, object_, tables.stack[above, COUNT], node)
     return node
 
 
 @jit
 def _all_required_seen(tables: Tables, stack: int, object_: int) -> bool:
     seen = 0
-    while tables.stack_count[stack] != -1:
-        if _required_index(tables, object_, tables.stack_count[stack]) >= 0:
+    while tables.stack[stack, COUNT] != -1:
+        if _required_index(tables, object_, tables.stack[stack, COUNT]) >= 0:
             seen += 1
-        stack = tables.stack_parent[stack]
+        stack = tables.stack[stack, PARENT]
     return seen == tables.code[object_, 2]
 
 
 @jit
 def _visit(tables: Tables, key: int) -> bool:
     """Whether the pair is new in the closure under way."""
-    stamp = tables.meta[STAMP]
-    mixed = key * np.int64(0x9E3779B97F4A7C1)
-    slot = (mixed ^ (mixed >> np.int64(31))) & np.int64(VISITED - 1)
-    while tables.visited_stamp[slot] == stamp:
-        if tables.visited_key[slot] == key:
+    stamp = tables.visited[VISITED, 1]
+    slot = (key ^ (key >> np.int64(17)) ^ (key >> np.int64(32)) * np.int64(2654435761)) & np.int64(VISITED - 1)
+    while tables.visited[slot, 1] == stamp:
+        if tables.visited[slot, 0] == key:
             return False
         slot = (slot + 1) & (VISITED - 1)
-    tables.visited_stamp[slot] = stamp
-    tables.visited_key[slot] = key
+    tables.visited[slot, 1] = stamp
+    tables.visited[slot, 0] = key
     return True
 
 
 @jit
 def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
     """Put a pair on the worklist, unless nothing can complete it."""
-    if tables.byte_distance[state] >= INFINITE or not tables.stack_alive[stack]:
+    if tables.distance[state, IN_BYTES] >= INFINITE or tables.stack[stack, ALIVE] == 0:
         return top
     if top >= tables.work.shape[1]:
         tables.meta[ERROR] = LIMIT
@@ -232,7 +237,7 @@ def _text(tables: Tables, top: int, state: int, count: int, stack: int) -> int:
 @jit
 def _return(tables: Tables, top: int, stack: int) -> int:
     """Pop a frame and go on where it says."""
-    ret, count, parent = tables.stack_return[stack], tables.stack_count[stack], tables.stack_parent[stack]
+    ret, count, parent = tables.stack[stack, RETURN_TO], tables.stack[stack, COUNT], tables.stack[stack, PARENT]
     if count == CALLED:
         return _offer(tables, top, ret, parent)
     if tables.code[ret, 0] == TEXT:
@@ -254,7 +259,7 @@ def _choose(tables: Tables, top: int, state: int, stack: int) -> int:
     offset = tables.code[state, 1]
     for index in range(tables.code[state, 2]):
         member, start = tables.edges[offset + 2 * index], tables.edges[offset + 2 * index + 1]
-        if tables.byte_distance[start] >= INFINITE:
+        if tables.distance[start, IN_BYTES] >= INFINITE:
             continue
         after = stack if member < 0 else _with_member(tables, stack, object_, member)
         if after >= 0:
@@ -287,16 +292,16 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
     elif op == CHOOSE:
         top = _choose(tables, top, state, stack)
     elif op == CLOSE and _all_required_seen(tables, stack, a):
-        while tables.stack_count[stack] != -1:
-            stack = tables.stack_parent[stack]
-        top = _offer(tables, top, b, tables.stack_parent[stack])
+        while tables.stack[stack, COUNT] != -1:
+            stack = tables.stack[stack, PARENT]
+        top = _offer(tables, top, b, tables.stack[stack, PARENT])
     return top
 
 
 @jit
 def _close(tables: Tables, top: int) -> int:
     """Follow the worklist to pairs that consume a byte or accept; they land in work[1]. Returns how many."""
-    tables.meta[STAMP] += 1
+    tables.visited[VISITED, 1] += 1
     found, steps = 0, 0
     while top > 0:
         top -= 1
@@ -341,8 +346,8 @@ def _intern(tables: Tables, found: int) -> int:
     mask = len(tables.config_hash) - 1
     while tables.config_hash[slot] >= 0:
         config = tables.config_hash[slot]
-        start = tables.config_start[config]
-        if tables.config_start[config + 1] - start == found:
+        if tables.config[config, LENGTH] == found:
+            start = tables.config[config, START]
             same = True
             for index in range(found):
                 if tables.elements[start + index] != pairs[index]:
@@ -352,24 +357,43 @@ def _intern(tables: Tables, found: int) -> int:
                 return config
         slot = (slot + 1) & mask
     config, start = tables.meta[CONFIGS], tables.meta[ELEMENTS]
-    if config >= len(tables.config_cost) or start + found > len(tables.elements):
+    if config >= len(tables.config) or start + found > len(tables.elements):
         tables.meta[ERROR] = GROW
         return GROW
     tables.meta[CONFIGS] = config + 1
     tables.meta[ELEMENTS] = start + found
-    cost = INFINITE
+    tables.config_hash[slot] = config
+    row = tables.config[config]
+    row[START], row[LENGTH], row[NEEDED], row[FINAL] = start, found, INFINITE, 0
+    tables.transitions[config, :] = DEAD
     for index in range(found):
         key = pairs[index]
         tables.elements[start + index] = key
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         if tables.code[state, 0] == RETURN:
-            tables.config_final[config] = True
-        if tables.token_distance[state] < INFINITE and tables.stack_cost[stack] < INFINITE:
-            cost = min(cost, saturate(tables.token_distance[state] + tables.stack_cost[stack] + 1))
-    tables.config_start[config + 1] = start + found
-    tables.config_cost[config] = cost
-    tables.config_hash[slot] = config
+            row[FINAL] = 1
+        needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1
+        if needed < row[NEEDED]:
+            row[NEEDED] = needed
+        _open_row(tables, config, state)
     return config
+
+
+@jit
+def _open_row(tables: Tables, config: int, state: int) -> None:
+    """Mark the bytes that a state may read as not known yet; all others stay dead."""
+    row = tables.transitions[config]
+    if tables.code[state, 0] == EXCEPT:
+        offset = tables.code[state, 1]
+        for pair in range(offset, offset + 2 * tables.code[state, 2], 2):
+            row[tables.edges[pair]] = UNKNOWN
+        state = tables.code[state, 3]
+    op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
+    if op == BYTE:
+        row[a] = UNKNOWN
+    elif op == RANGES:
+        for edge in range(a, a + 3 * b, 3):
+            row[tables.edges[edge] : tables.edges[edge + 1] + 1] = UNKNOWN
 
 
 @jit
@@ -382,41 +406,52 @@ def start_config(tables: Tables, state: int) -> int:
 
 
 @jit
-def _exception(tables: Tables, state: int, byte: int) -> int:
-    """Where an EXCEPT state sends a byte by itself; -1: to its default."""
-    offset = tables.code[state, 1]
-    for pair in range(offset, offset + 2 * tables.code[state, 2], 2):
-        if tables.edges[pair] == byte:
-            return tables.edges[pair + 1]
-    return -1
-
-
-@jit
-def _read(tables: Tables, top: int, state: int, stack: int, byte: int) -> int:
-    """Follow one pair on a byte."""
+def _read(tables: Tables, top: int, state: int, stack: int, byte: int, same: tuple[int, int]) -> tuple[int, int, int]:
+    """Follow one pair on a byte; narrows `same`, the range of bytes around it that all pairs treat alike."""
+    low, high = same
     if tables.code[state, 0] == EXCEPT:
-        target = _exception(tables, state, byte)
-        if target >= 0:
-            return _offer(tables, top, target, stack)
+        offset = tables.code[state, 1]
+        for pair in range(offset, offset + 2 * tables.code[state, 2], 2):
+            other = tables.edges[pair]
+            if other == byte:
+                return _offer(tables, top, tables.edges[pair + 1], stack), byte, byte
+            if other < byte:
+                low = max(low, other + 1)
+            else:
+                high = min(high, other - 1)
         state = tables.code[state, 3]
     op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
     if op == BYTE:
         if a == byte:
-            top = _offer(tables, top, b, stack)
+            return _offer(tables, top, b, stack), byte, byte
+        if a < byte:
+            low = max(low, a + 1)
+        else:
+            high = min(high, a - 1)
     elif op == RANGES:
         for edge in range(a, a + 3 * b, 3):
-            if tables.edges[edge] <= byte <= tables.edges[edge + 1]:
+            first, last = tables.edges[edge], tables.edges[edge + 1]
+            if last < byte:
+                low = max(low, last + 1)
+            elif first > byte:
+                high = min(high, first - 1)
+            else:
+                low, high = max(low, first), min(high, last)
                 top = _offer(tables, top, tables.edges[edge + 2], stack)
-    return top
+    return top, low, high
 
 
 @jit
 def transition(tables: Tables, config: int, byte: int) -> int:
-    """The configuration after one more byte, computed and remembered. DEAD, or GROW / LIMIT with nothing stored."""
-    top = 0
-    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+    """The configuration after one more byte, computed and remembered for all bytes that lead to the same.
+
+    DEAD, or GROW / LIMIT with nothing stored.
+    """
+    top, low, high = 0, 0, 255
+    start = tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
         key = tables.elements[index]
-        top = _read(tables, top, key & np.int64(0xFFFFFFFF), key >> np.int64(32), byte)
+        top, low, high = _read(tables, top, key & np.int64(0xFFFFFFFF), key >> np.int64(32), byte, (low, high))
     result = DEAD
     if top > 0:
         found = _close(tables, top)
@@ -426,7 +461,7 @@ def transition(tables: Tables, config: int, byte: int) -> int:
             result = _intern(tables, found)
             if result < 0:
                 return result
-    tables.transitions[config, byte] = result
+    tables.transitions[config, low : high + 1] = result
     return result
 
 
@@ -447,7 +482,8 @@ def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> 
 def single_byte(tables: Tables, config: int) -> int:
     """The one byte that can follow when exactly one can; -1 otherwise. (Acceptance here is the caller's matter.)"""
     only = -1
-    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+    start = tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
         state = tables.elements[index] & np.int64(0xFFFFFFFF)
         op, a, b = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2]
         if op == BYTE:
@@ -456,7 +492,7 @@ def single_byte(tables: Tables, config: int) -> int:
             only = a
         elif op == RANGES:
             for edge in range(a, a + 3 * b, 3):
-                if tables.byte_distance[tables.edges[edge + 2]] >= INFINITE:
+                if tables.distance[tables.edges[edge + 2], IN_BYTES] >= INFINITE:
                     continue
                 low = tables.edges[edge]
                 if low != tables.edges[edge + 1] or (only >= 0 and only != low):

@@ -30,30 +30,27 @@ from structgen.grammar.configuration import (
 )
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Program
-from structgen.grammar.tables import INFINITE, Array
+from structgen.grammar.tables import IN_BYTES, IN_TOKENS, INFINITE, Array
 from structgen.grammar.token_trie import TokenTrie, child
 
 
 def byte_distances(program: Program) -> Array:
-    """int32[S]: the fewest bytes from each state to the RETURN of its frame."""
-    distance = np.full(program.size, INFINITE, np.int32)
+    """int32[S, 2]: column IN_BYTES has the fewest bytes from each state to the RETURN of its frame."""
+    distance = np.full((program.size, 2), INFINITE, np.int32)
     costs = np.ones(256, np.int32)
     ascending = False
-    while _sweep(program.code, program.edges, costs, distance, ascending):
+    while _sweep(program.code, program.edges, costs, distance, IN_BYTES, ascending):
         ascending = not ascending
     return distance
 
 
-def token_distances(program: Program, trie: TokenTrie) -> Array:
-    """int32[S]: an upper bound of the fewest tokens from each state to the RETURN of its frame."""
-    distance = np.full(program.size, INFINITE, np.int32)
-    costs = np.full(256, INFINITE, np.int32)
-    single = (trie.depth == 0) & (trie.token >= 0)
-    costs[trie.byte[single]] = 1
+def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
+    """int32[S, 2]: the given column IN_BYTES, and an upper bound of the fewest tokens in column IN_TOKENS."""
+    distance = in_bytes.copy()
     ascending = False
     while True:
-        changed = _sweep(program.code, program.edges, costs, distance, ascending)
-        changed |= _literal_sweep(program.code, trie, distance)
+        changed = _sweep(program.code, program.edges, trie.byte_cost, distance, IN_TOKENS, ascending)
+        changed |= _literal_sweep(program.code, trie, distance, IN_TOKENS)
         if not changed:
             return distance
         ascending = not ascending
@@ -61,7 +58,7 @@ def token_distances(program: Program, trie: TokenTrie) -> Array:
 
 @jit
 def _cheapest_edge(
-    code: Array, edges: Array, costs: Array, distance: Array, state: int, without: int, count: int
+    code: Array, edges: Array, costs: Array, distance: Array, unit: int, state: int, without: int, count: int
 ) -> int:
     """The least distance over the edges of a BYTE or RANGES state, but for the bytes of `count` pairs at `without`."""
     best = np.int64(INFINITE)
@@ -70,9 +67,9 @@ def _cheapest_edge(
         for pair in range(without, without + 2 * count, 2):
             if edges[pair] == a:
                 return best
-        return np.int64(costs[a]) + distance[code[state, 2]]
+        return np.int64(costs[a]) + distance[code[state, 2], unit]
     for edge in range(a, a + 3 * code[state, 2], 3):
-        following = np.int64(distance[edges[edge + 2]]) + 1
+        following = np.int64(distance[edges[edge + 2], unit]) + 1
         if following >= best:
             continue
         for byte in range(edges[edge], edges[edge + 1] + 1):
@@ -86,59 +83,61 @@ def _cheapest_edge(
 
 
 @jit
-def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, state: int) -> int:
+def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: int, state: int) -> int:
     op, a, b = code[state, 0], code[state, 1], code[state, 2]
     best = np.int64(INFINITE)
     if op == RETURN:
         best = np.int64(0)
     elif op == BYTE:
-        best = np.int64(costs[a]) + distance[b]
+        best = np.int64(costs[a]) + distance[b, unit]
     elif op == RANGES:
-        best = _cheapest_edge(code, edges, costs, distance, state, 0, 0)
+        best = _cheapest_edge(code, edges, costs, distance, unit, state, 0, 0)
     elif op == EXCEPT:
-        best = _cheapest_edge(code, edges, costs, distance, code[state, 3], a, b)
+        best = _cheapest_edge(code, edges, costs, distance, unit, code[state, 3], a, b)
         for pair in range(a, a + 2 * b, 2):
-            best = min(best, np.int64(costs[edges[pair]]) + distance[edges[pair + 1]])
+            best = min(best, np.int64(costs[edges[pair]]) + distance[edges[pair + 1], unit])
     elif op == SPLIT:
         for index in range(a, a + b):
-            best = min(best, np.int64(distance[edges[index]]))
+            best = min(best, np.int64(distance[edges[index], unit]))
     elif op == CALL:
-        best = np.int64(distance[a]) + distance[b]
+        best = np.int64(distance[a, unit]) + distance[b, unit]
     elif op == LOOP:
-        best = np.int64(distance[edges[a + 1]])
+        best = np.int64(distance[edges[a + 1], unit])
         if b > 0:
-            best += np.int64(b) * distance[edges[a]]
+            best += np.int64(b) * distance[edges[a], unit]
     elif op == OBJECT:
         # With required members the object ends behind a member, not right behind its bracket.
-        best = np.int64(max(distance[edges[a]], distance[edges[a + 1]]) if b > 0 else distance[edges[a]])
+        best = np.int64(
+            max(distance[edges[a], unit], distance[edges[a + 1], unit]) if b > 0 else distance[edges[a], unit]
+        )
         for index in range(b):
-            start, after = np.int64(distance[edges[a + 3 + 2 * index]]), np.int64(distance[edges[a + 1]])
+            start, after = np.int64(distance[edges[a + 3 + 2 * index], unit]), np.int64(distance[edges[a + 1], unit])
             best += max(start - after, 0) + 1 if start < INFINITE and after < INFINITE else INFINITE
     elif op == TEXT:
-        best = np.int64(text_cost(code, edges, distance, state, 0))
+        best = np.int64(text_cost(code, edges, distance, unit, state, 0))
     elif op == CHOOSE:
         for index in range(b):
-            best = min(best, np.int64(distance[edges[a + 2 * index + 1]]))
+            best = min(best, np.int64(distance[edges[a + 2 * index + 1], unit]))
     elif op == CLOSE:
-        best = np.int64(distance[b])
+        best = np.int64(distance[b, unit])
     return saturate(best)
 
 
 @jit
-def _sweep(code: Array, edges: Array, costs: Array, distance: Array, ascending: bool) -> bool:
+def _sweep(code: Array, edges: Array, costs: Array, distance: Array, unit: int, ascending: bool) -> bool:
     changed = False
     size = len(code)
     for index in range(size):
         state = index if ascending else size - 1 - index
-        value = _evaluate(code, edges, costs, distance, state)
-        if value < distance[state]:
-            distance[state] = value
+        value = _evaluate(code, edges, costs, distance, unit, state)
+        if value < distance[state, unit]:
+            distance[state, unit] = value
             changed = True
     return changed
 
 
 @jit
-def _literal_sweep(code: Array, trie: TokenTrie, distance: Array) -> bool:
+def _literal_sweep(code: Array, trie: TokenTrie, distance: Array, unit: int) -> bool:
     """Tokens of several bytes along chains of BYTE states."""
     changed = False
     for index in range(len(code)):
@@ -149,7 +148,7 @@ def _literal_sweep(code: Array, trie: TokenTrie, distance: Array) -> bool:
             if node < 0:
                 break
             state = code[state, 2]
-            if trie.token[node] >= 0 and distance[state] + 1 < distance[first]:
-                distance[first] = distance[state] + 1
+            if trie.token[node] >= 0 and distance[state, unit] + 1 < distance[first, unit]:
+                distance[first, unit] = distance[state, unit] + 1
                 changed = True
     return changed

@@ -29,6 +29,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +80,7 @@ class Interior(IntEnum):
     COUNTED = 2  # any plain character leads to RETURN, with a LOOP on top of the stack
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A finished program. `code` is int32[states, 4], `edges` int32[n]; both read-only."""
 
@@ -90,6 +91,13 @@ class Program:
     @property
     def size(self) -> int:
         return len(self.code)
+
+    @cached_property
+    def byte_distance(self) -> npt.NDArray[np.int32]:
+        """See `distance.byte_distances`; computed once."""
+        from structgen.grammar.distance import byte_distances
+
+        return byte_distances(self)
 
 
 class ProgramBuilder:

@@ -2,6 +2,9 @@
 
 A mask is int32[ceil(V/32)], bit `t % 32` of word `t // 32` set when token `t` is allowed. A token is allowed when
 its bytes lead to a configuration that tokens of the vocabulary can complete.
+
+The general way walks the whole trie along the transitions. Inside a string most of it is known beforehand
+(`plain_text.py`): plain text is a ready mask, what ends the string is decided group by group, the rest is walked.
 """
 
 from __future__ import annotations
@@ -10,8 +13,22 @@ import numpy as np
 
 from structgen.grammar.configuration import BYTE, EXCEPT, RANGES, transition
 from structgen.grammar.numba_cache import jit
+from structgen.grammar.plain_text import QUOTE, PlainText, is_plain_byte
 from structgen.grammar.program import Interior
-from structgen.grammar.tables import DEAD, INFINITE, UNKNOWN, Array, Tables
+from structgen.grammar.tables import (
+    COST,
+    COUNT,
+    DEAD,
+    IN_TOKENS,
+    INFINITE,
+    LENGTH,
+    NEEDED,
+    RETURN_TO,
+    START,
+    UNKNOWN,
+    Array,
+    Tables,
+)
 from structgen.grammar.token_trie import TokenTrie
 
 FREE, COUNTED = int(Interior.FREE), int(Interior.COUNTED)
@@ -19,25 +36,94 @@ ANY_ROOM = 1 << 30
 
 
 @jit
-def set_token(mask: Array, trie: TokenTrie, token: int) -> None:
-    """Allow a token and all that have the same bytes."""
-    while token >= 0:
-        mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        token = trie.same[token]
-
-
-@jit
-def walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
-    """Set the bits of all tokens of `trie` that lead from `config` to where at most `limit` tokens are needed.
+def fill(
+    tables: Tables, trie: TokenTrie, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array
+) -> int:
+    """Set the bits of all tokens that lead from `config` to where at most `limit` tokens are needed.
 
     Args:
+        trie: all tokens of the vocabulary.
         path: int32[height + 1], scratch.
-        seen: int64[2], updated: the highest cost (min_tokens_to_complete) after an allowed token, and the highest
-            after one that only the limit forbids.
+        mask: int32[mask_words], overwritten.
+        seen: int64[2], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
+            and the highest after one that only the limit forbids.
     Returns:
         0, or GROW / LIMIT.
     """
+    seen[0], seen[1] = 0, 0
+    room = _room(tables, config, limit, seen)
+    if room < 0 or (room < ANY_ROOM and not _only_interior_takes_text(tables, config)):
+        mask[:] = 0
+        return _walk(tables, trie, config, limit, path, mask, seen)
+    mask[:] = plain.masks[min(room, len(plain.masks) - 1)]
+    if not _is_simple_interior(tables, config):
+        return _walk(tables, plain.others, config, limit, path, mask, seen)
+    status = _exits(tables, plain, config, room, limit, path, mask, seen)
+    return status if status < 0 else _walk(tables, plain.rest, config, limit, path, mask, seen)
+
+
+@jit
+def _set_token(mask: Array, same: Array, token: int) -> None:
+    """Allow a token and all that have the same bytes."""
+    while token >= 0:
+        mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        token = same[token]
+
+
+@jit
+def _walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
+    """Visit every token of a trie that the transitions allow."""
     path[0] = config
+    for byte in range(256):
+        if tables.transitions[config, byte] == DEAD or trie.root[byte] < 0:
+            continue
+        node = trie.root[byte]
+        stop = trie.end[node]
+        while node < stop:
+            depth = trie.depth[node]
+            here = path[depth]
+            following = tables.transitions[here, trie.byte[node]]
+            if following == UNKNOWN:
+                following = transition(tables, here, trie.byte[node])
+                if following < UNKNOWN:
+                    return following
+            if following == DEAD:
+                node = trie.end[node]
+                continue
+            path[depth + 1] = following
+            if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
+                _set_token(mask, trie.same, trie.token[node])
+            node += 1
+    return 0
+
+
+@jit
+def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
+    needed = tables.config[config, NEEDED]
+    if needed <= limit:
+        seen[0] = max(seen[0], needed)
+        return True
+    if needed < INFINITE:
+        seen[1] = max(seen[1], needed)
+    return False
+
+
+@jit
+def _exits(
+    tables: Tables, plain: PlainText, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
+) -> int:
+    """Allow the tokens that end the string behind at most `room` plain characters, group by group."""
+    outside = tables.transitions[config, QUOTE]
+    if outside == UNKNOWN:
+        outside = transition(tables, config, QUOTE)
+        if outside < UNKNOWN:
+            return outside
+    if outside == DEAD:
+        return 0
+    if _is_within(tables, outside, limit, seen):
+        _set_group(mask, plain, 0, room)
+    path[0] = outside
+    trie = plain.exits
     node, nodes = 0, len(trie.byte)
     while node < nodes:
         depth = trie.depth[node]
@@ -51,27 +137,28 @@ def walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, 
             node = trie.end[node]
             continue
         path[depth + 1] = following
-        token = trie.token[node]
-        if token >= 0:
-            cost = tables.config_cost[following]
-            if cost <= limit:
-                set_token(mask, trie, token)
-                seen[0] = max(seen[0], cost)
-            elif cost < INFINITE:
-                seen[1] = max(seen[1], cost)
+        if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
+            _set_group(mask, plain, trie.token[node], room)
         node += 1
     return 0
 
 
 @jit
-def interior_room(tables: Tables, config: int, limit: int, seen: Array) -> int:
+def _set_group(mask: Array, plain: PlainText, group: int, room: int) -> None:
+    for index in range(plain.group_start[group], plain.group_start[group + 1]):
+        token = plain.group_tokens[index]
+        if plain.length[token] <= room:
+            mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+
+
+@jit
+def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
     """How many plain characters the configuration takes for certain, with at most `limit` tokens needed after them.
 
-    -1: it is not inside a string, or the limit decides token by token. ANY_ROOM: any number. Updates `seen` as
-    `walk` does.
+    -1: it is not inside a string, or the limit decides token by token. ANY_ROOM: any number.
     """
-    room = -1
-    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+    room, start = -1, tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
         key = tables.elements[index]
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         op, kind, detour = tables.code[state, 0], tables.code[state, 3], 0
@@ -82,22 +169,46 @@ def interior_room(tables: Tables, config: int, limit: int, seen: Array) -> int:
             continue
         if kind == 0:
             continue
-        cost = np.int64(tables.token_distance[state]) + tables.stack_cost[stack] + 1 + detour
-        if cost > limit:
+        needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1 + detour
+        if needed > limit:
             return -1
-        seen[0] = max(seen[0], cost)
+        seen[0] = max(seen[0], needed)
         if kind == FREE:
             room = ANY_ROOM
         else:
-            most = tables.code[tables.stack_return[stack], 3]
-            room = max(room, ANY_ROOM if most < 0 else most - tables.stack_count[stack])
+            most = tables.code[tables.stack[stack, RETURN_TO], 3]
+            room = max(room, ANY_ROOM if most < 0 else most - tables.stack[stack, COUNT])
     return room
 
 
 @jit
-def only_interior_takes_text(tables: Tables, config: int) -> bool:
+def _is_simple_interior(tables: Tables, config: int) -> bool:
+    """Whether plain text changes nothing but a count: one pair inside a string, and at most its closing quote.
+
+    With a count, the quote must be open now, so that it stays open behind any more text.
+    """
+    start, length = tables.config[config, START], tables.config[config, LENGTH]
+    first = tables.elements[start] & np.int64(0xFFFFFFFF)
+    if length == 1:
+        return tables.code[first, 0] == RANGES and tables.code[first, 3] == FREE
+    if length != 2:
+        return False
+    second = tables.elements[start + 1] & np.int64(0xFFFFFFFF)
+    if tables.code[first, 0] == BYTE:
+        first, second = second, first
+    return (
+        tables.code[first, 0] == RANGES
+        and tables.code[first, 3] == COUNTED
+        and tables.code[second, 0] == BYTE
+        and tables.code[second, 1] == QUOTE
+    )
+
+
+@jit
+def _only_interior_takes_text(tables: Tables, config: int) -> bool:
     """Whether plain text is read by the pairs inside a string alone, so that their room decides about it."""
-    for index in range(tables.config_start[config], tables.config_start[config + 1]):
+    start = tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
         state = tables.elements[index] & np.int64(0xFFFFFFFF)
         op, a, b, kind = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2], tables.code[state, 3]
         if op == BYTE:
@@ -111,36 +222,3 @@ def only_interior_takes_text(tables: Tables, config: int) -> bool:
                     if is_plain_byte(byte):
                         return False
     return True
-
-
-@jit
-def is_plain_byte(byte: int) -> bool:
-    """A byte of text that a JSON string holds as it is."""
-    return byte >= 0x20 and byte != 0x22 and byte != 0x5C
-
-
-@jit
-def plain_length(text: Array) -> int:
-    """The number of characters when `text` (uint8) is plain string content in whole UTF-8 characters; else -1."""
-    count, index = 0, 0
-    while index < len(text):
-        byte = text[index]
-        if not is_plain_byte(byte) or 0x80 <= byte < 0xC2 or byte > 0xF4:
-            return -1
-        low, high = 0x80, 0xBF
-        if byte == 0xE0:
-            low = 0xA0
-        elif byte == 0xED:
-            high = 0x9F
-        elif byte == 0xF0:
-            low = 0x90
-        elif byte == 0xF4:
-            high = 0x8F
-        tail = 0 if byte < 0x80 else (1 if byte < 0xE0 else (2 if byte < 0xF0 else 3))
-        for step in range(1, tail + 1):
-            if index + step >= len(text) or not low <= text[index + step] <= high:
-                return -1
-            low, high = 0x80, 0xBF
-        index += tail + 1
-        count += 1
-    return count

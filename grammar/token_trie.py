@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from structgen.grammar.numba_cache import jit
-from structgen.grammar.tables import Array
+from structgen.grammar.tables import INFINITE, Array
 
 
 class TokenTrie(NamedTuple):
@@ -23,6 +23,8 @@ class TokenTrie(NamedTuple):
     end: Array  # int32[N]
     token: Array  # int32[N]  first token that ends here, or -1
     same: Array  # int32[V]   next token with the same bytes, or -1
+    root: Array  # int32[256]  the node of each first byte, or -1
+    byte_cost: Array  # int32[256]  1 where a token spells the single byte, else INFINITE
     height: int  # longest token in bytes
 
     @property
@@ -75,16 +77,19 @@ def build_trie(tokens: Sequence[bytes | None], ids: Sequence[int]) -> TokenTrie:
     )
     nodes = _build(blob, starts, np.array(order, dtype=np.int64), arrays) if order else 0
     byte, depth, end, token = (array[:nodes].copy() for array in arrays[:4])
-    return TokenTrie(byte, depth, end, token, arrays[4], max(map(len, spelled), default=0))
+    root, byte_cost = np.full(256, -1, np.int32), np.full(256, INFINITE, np.int32)
+    first = np.flatnonzero(depth == 0)
+    root[byte[first]] = first
+    byte_cost[byte[first[token[first] >= 0]]] = 1
+    return TokenTrie(byte, depth, end, token, arrays[4], root, byte_cost, max(map(len, spelled), default=0))
 
 
 @jit
 def child(trie: TokenTrie, node: int, byte: int) -> int:
     """The child of `node` (-1: the root) along `byte`, or -1."""
     if node < 0:
-        current, stop = 0, len(trie.byte)
-    else:
-        current, stop = node + 1, trie.end[node]
+        return trie.root[byte]
+    current, stop = node + 1, trie.end[node]
     while current < stop:
         if trie.byte[current] == byte:
             return current

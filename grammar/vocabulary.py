@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from structgen.grammar.plain_text import PlainText, plain_text
 from structgen.grammar.tables import Array
-from structgen.grammar.token_mask import plain_length
 from structgen.grammar.token_trie import TokenTrie, build_trie, child
 
 Encode = Callable[[bytes], Sequence[int]]
-
-
-@dataclass(frozen=True)
-class PlainText:
-    """The tokens that are plain JSON string content in whole characters.
-
-    Attributes:
-        masks: int32[longest + 1, mask_words]; row k has the plain tokens of at most k characters.
-        others: the trie of all other tokens.
-    """
-
-    masks: Array
-    others: TokenTrie
 
 
 class Vocabulary:
@@ -92,18 +78,12 @@ class Vocabulary:
 
     @cached_property
     def plain_text(self) -> PlainText:
-        blob, starts = self.token_bytes
-        lengths = np.full(len(self.tokens), -1, np.int64)
-        for i, token in enumerate(self.tokens):
-            if token is not None:
-                lengths[i] = plain_length(blob[starts[i] : starts[i + 1]])
-        longest = int(lengths.max(initial=0))
-        bits = np.zeros((longest + 1, self.mask_words * 32), np.bool_)
-        for length in range(1, longest + 1):
-            bits[length, : len(lengths)] = (lengths > 0) & (lengths <= length)
-        masks = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
-        others = build_trie(self.tokens, np.flatnonzero(lengths < 0).tolist())
-        return PlainText(np.ascontiguousarray(masks), others)
+        """What all grammars share about the inside of a JSON string."""
+        return plain_text(self.tokens, *self.token_bytes, self.mask_words)
+
+    def path_scratch(self) -> Array:
+        """int32[height + 1] for a walk through the trie."""
+        return np.empty(self.trie.height + 1, np.int32)
 
     @cached_property
     def eos_mask(self) -> Array:

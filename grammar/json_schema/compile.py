@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from structgen.grammar.distance import byte_distances
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
 from structgen.grammar.json_schema.containers import Containers
 from structgen.grammar.json_schema.document import Place, SchemaDocument
@@ -15,7 +14,7 @@ from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape
 from structgen.grammar.json_schema.values import scalar_spellings
 from structgen.grammar.program import Program, ProgramBuilder
-from structgen.grammar.tables import INFINITE
+from structgen.grammar.tables import IN_BYTES, INFINITE
 
 
 def compile_schema(schema: Any, options: JsonOptions) -> Program:
@@ -121,7 +120,7 @@ class _SchemaCompiler:
         return (Place({"enum": [value]}, pointer, ""),)
 
     def _refuse_unsatisfiable(self, program: Program) -> None:
-        distance = byte_distances(program)
+        distance = program.byte_distance[:, IN_BYTES]
         if distance[program.start] < INFINITE:
             return
         # The culprit is a rule that fails by itself: all that it calls could be satisfied. In a circle of rules
