@@ -106,8 +106,17 @@ class GrammarCompiler:
         if done.cancelled() or done.exception() is not None:
             return
         self._kept[spec.key] = done.result()
-        while len(self._kept) > self._settings.compiled_grammars:
-            self._kept.popitem(last=False)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Let go of the longest unused; requests that still run keep theirs. The newest stays, whatever its size."""
+        sizes = {key: int(kept.compiled.stats()["bytes"]) for key, kept in self._kept.items()}
+        total = sum(sizes.values())
+        while len(self._kept) > 1 and (
+            total > self._settings.compiled_bytes or len(self._kept) > self._settings.compiled_grammars
+        ):
+            key, _ = self._kept.popitem(last=False)
+            total -= sizes[key]
 
 
 def _grammar(spec: ConstraintSpec) -> Grammar:

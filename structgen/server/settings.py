@@ -15,6 +15,7 @@ class ServerSettings:
     default_temperature: for requests that name none; 0 as in Python, so that a record is extracted the same everywhere.
     default_max_tokens: for requests that name none.
     max_pending: requests in flight, running and waiting; one more is answered 429.
+    compiled_grammars, compiled_bytes: how many compiled grammars are kept for the next request, and how large together.
     validators: processes that validate and can be killed; 0 validates in the server's own, for schemas you trust.
     validate_timeout: how long such a process may take.
     keep_alive: a stream without news sends a comment after so long.
@@ -33,6 +34,7 @@ class ServerSettings:
     max_pending: int = 256
     compile_timeout: float = 10.0
     compiled_grammars: int = 128
+    compiled_bytes: int = 512 * MIB
     validators: int = 2
     validate_timeout: float = 5.0
     keep_alive: float = 15.0
