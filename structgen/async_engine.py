@@ -12,131 +12,23 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
-from structgen.errors import StructgenError
+from structgen.token_stream import (
+    EngineBusyError,
+    EngineLike,
+    EngineStoppedError,
+    StepOutputLike,
+    TokenEvent,
+    TokenStream,
+)
 
 log = logging.getLogger("structgen.engine")
 
 # A broken step fails the requests in flight; so many in a row, with none that worked between them, end the engine.
 _MAX_FAILED_STEPS = 3
-
-
-class SequenceLike(Protocol):
-    """What is read of `structgen.engine.Sequence`."""
-
-    @property
-    def closed_early(self) -> bool: ...
-
-    @property
-    def error(self) -> str | None: ...
-
-
-class StepOutputLike(Protocol):
-    """What is read of `structgen.engine.StepOutput`."""
-
-    @property
-    def sequence(self) -> Any: ...
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def finish_reason(self) -> str | None: ...
-
-
-class EngineLike(Protocol):
-    """What is used of `structgen.engine.Engine`; a fake in tests."""
-
-    @property
-    def has_work(self) -> bool: ...
-
-    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any: ...
-
-    def step(self) -> Sequence[StepOutputLike]: ...
-
-    def cancel(self, sequence: Any) -> None: ...
-
-
-class EngineStoppedError(StructgenError):
-    """The engine takes no requests: it shuts down, or it broke."""
-
-
-class EngineBusyError(StructgenError):
-    """So many requests are waiting that one more would only wait too."""
-
-
-class EngineFailedError(StructgenError):
-    """This request failed inside the engine; `message` says why."""
-
-
 _Command = Literal["submit", "cancel", "cancel all", "wake"]
-
-
-class TokenEvent(NamedTuple):
-    """News of one stream.
-
-    Attributes:
-        token_ids: the tokens of this tick, the end-of-sequence token not among them.
-        finish_reason: None while it runs; then "stop", "length", "cancelled" or "error".
-    """
-
-    stream: TokenStream
-    token_ids: Sequence[int]
-    finish_reason: str | None
-
-
-class TokenStream:
-    """One request on its way: iterate over it for lists of token ids.
-
-    Attributes:
-        finish_reason: None until the last event arrived.
-        closed_early: the budget narrowed the choice of tokens (then finish_reason is "length").
-        error: why, when finish_reason is "error".
-    """
-
-    def __init__(self, owner: AsyncEngine, request: tuple[Any, ...], events: asyncio.Queue[TokenEvent] | None) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.events: asyncio.Queue[TokenEvent] = asyncio.Queue() if events is None else events
-        self.accepted: asyncio.Future[None] = self.loop.create_future()
-        self.finish_reason: str | None = None
-        self.closed_early = False
-        self.error: str | None = None
-        self._owner = owner
-        self._request = request
-
-    def cancel(self) -> None:
-        """Free the request at the next tick; harmless when it is over. Any thread may call this."""
-        self._owner._cancel(self)
-
-    async def __aiter__(self) -> AsyncIterator[Sequence[int]]:
-        """Lists of token ids as they come. Raises EngineFailedError when the request fails."""
-        reason: str | None = None
-        while reason is None:
-            _, token_ids, reason = await self.events.get()
-            if token_ids:
-                yield token_ids
-        if reason == "error":
-            raise EngineFailedError(self.error or "the engine failed")
-
-    def _deliver(
-        self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None
-    ) -> None:
-        """In the event loop's thread."""
-        if self.finish_reason is not None:
-            return
-        self.finish_reason, self.closed_early, self.error = finish_reason, closed_early, error
-        self.events.put_nowait(TokenEvent(self, token_ids, finish_reason))
-
-    def _settle(self, error: Exception | None) -> None:
-        """In the event loop's thread: the engine took the request, or refused it."""
-        if self.accepted.done():
-            return
-        if error is None:
-            self.accepted.set_result(None)
-        else:
-            self.accepted.set_exception(error)
 
 
 class AsyncEngine:
@@ -194,7 +86,7 @@ class AsyncEngine:
         Raises:
             EngineBusyError, EngineStoppedError, and what `Engine.submit` raises.
         """
-        stream = TokenStream(self, (list(prompt_ids), params, matcher, eos_token_ids), events)
+        stream = TokenStream((list(prompt_ids), params, matcher, eos_token_ids), events, self._cancel)
         with self._lock:
             if self._closing or self.failure is not None:
                 raise EngineStoppedError(self.failure or "the engine is shutting down")
@@ -220,7 +112,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._thread.join, 2.0)
         if self._thread.is_alive():  # stuck inside a step: nobody may wait for it
             for stream, _ in list(self._streams.values()):
-                self._tell(stream, stream._deliver, (), "error", False, "the engine did not stop in time")
+                self._tell(stream, stream.deliver, (), "error", False, "the engine did not stop in time")
         self._refuse_the_rest()
 
     def _cancel(self, stream: TokenStream) -> None:
@@ -261,15 +153,15 @@ class AsyncEngine:
             self._forget()
             return
         try:
-            prompt_ids, params, matcher, eos_token_ids = stream._request
+            prompt_ids, params, matcher, eos_token_ids = stream.request
             cursor = matcher() if callable(matcher) else matcher
             sequence = self._engine.submit(prompt_ids, params, cursor, eos_token_ids)
         except Exception as error:
             self._forget()
-            self._tell(stream, stream._settle, error)
+            self._tell(stream, stream.settle, error)
             return
         self._streams[id(sequence)] = (stream, sequence)
-        self._tell(stream, stream._settle, None)
+        self._tell(stream, stream.settle, None)
 
     def _drop(self, stream: TokenStream | None) -> None:
         """Cancel one stream, or all of them for None."""
@@ -298,13 +190,13 @@ class AsyncEngine:
         stream, sequence = self._streams[key]
         if output.finish_reason is not None:
             self._finish(key, output.finish_reason, sequence.error, output.token_ids)
-        elif output.token_ids and not self._tell(stream, stream._deliver, list(output.token_ids), None, False, None):
+        elif output.token_ids and not self._tell(stream, stream.deliver, list(output.token_ids), None, False, None):
             self._drop(stream)
 
     def _finish(self, key: int, reason: str, error: str | None, token_ids: Sequence[int] = ()) -> None:
         stream, sequence = self._streams.pop(key)
         self._forget()
-        self._tell(stream, stream._deliver, list(token_ids), reason, bool(sequence.closed_early), error)
+        self._tell(stream, stream.deliver, list(token_ids), reason, bool(sequence.closed_early), error)
 
     def _fail_streams(self, error: Exception) -> None:
         """A step broke: it cannot be known whose fault it is, so all in flight fail, and the engine is emptied."""
@@ -336,7 +228,7 @@ class AsyncEngine:
                 return
             if command == "submit" and stream is not None:
                 self._forget()
-                self._tell(stream, stream._settle, EngineStoppedError(self.failure or "the engine is shutting down"))
+                self._tell(stream, stream.settle, EngineStoppedError(self.failure or "the engine is shutting down"))
 
     def _forget(self) -> None:
         with self._lock:

@@ -10,9 +10,9 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from structgen.async_engine import EngineBusyError, EngineFailedError, EngineStoppedError
 from structgen.errors import GrammarError, GrammarLimitError, MessagesError
 from structgen.server.disconnect import ClientGoneError
+from structgen.token_stream import EngineBusyError, EngineFailedError, EngineStoppedError
 
 log = logging.getLogger("structgen.server")
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from structgen.async_engine import AsyncEngine, EngineFailedError, EngineStoppedError, TokenEvent, TokenStream
+from structgen.async_engine import AsyncEngine
 from structgen.server.model import DecoderLike
 from structgen.server.stop_strings import StopStrings
+from structgen.token_stream import EngineFailedError, EngineStoppedError, TokenEvent, TokenStream
 
 
 class Piece(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from structgen.async_engine import EngineLike
+from structgen.token_stream import EngineLike
 
 
 class DecoderLike(Protocol):

@@ -9,11 +9,12 @@ from typing import cast
 
 from fastapi import Request
 
-from structgen.async_engine import AsyncEngine, EngineStoppedError
+from structgen.async_engine import AsyncEngine
 from structgen.server.compiler import GrammarCompiler
 from structgen.server.model import ModelLike
 from structgen.server.settings import ServerSettings
 from structgen.server.validation_pool import ValidationPool
+from structgen.token_stream import EngineStoppedError
 
 
 @dataclass

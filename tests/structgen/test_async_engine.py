@@ -10,14 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from structgen.async_engine import (
-    AsyncEngine,
-    EngineBusyError,
-    EngineFailedError,
-    EngineStoppedError,
-    TokenEvent,
-    TokenStream,
-)
+from structgen.async_engine import AsyncEngine
+from structgen.token_stream import EngineBusyError, EngineFailedError, EngineStoppedError, TokenEvent, TokenStream
 
 T = TypeVar("T")
 

@@ -1,0 +1,127 @@
+"""Streams of token ids: what the engine's thread and the event loop say to each other, and how it can fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from structgen.errors import StructgenError
+
+
+class SequenceLike(Protocol):
+    """What is read of `structgen.engine.Sequence`."""
+
+    @property
+    def closed_early(self) -> bool: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+
+class StepOutputLike(Protocol):
+    """What is read of `structgen.engine.StepOutput`."""
+
+    @property
+    def sequence(self) -> Any: ...
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
+class EngineLike(Protocol):
+    """What is used of `structgen.engine.Engine`; a fake in tests."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any: ...
+
+    def step(self) -> Sequence[StepOutputLike]: ...
+
+    def cancel(self, sequence: Any) -> None: ...
+
+
+class EngineStoppedError(StructgenError):
+    """The engine takes no requests: it shuts down, or it broke."""
+
+
+class EngineBusyError(StructgenError):
+    """So many requests are waiting that one more would only wait too."""
+
+
+class EngineFailedError(StructgenError):
+    """This request failed inside the engine; `message` says why."""
+
+
+class TokenEvent(NamedTuple):
+    """News of one stream.
+
+    Attributes:
+        token_ids: the tokens of this tick, the end-of-sequence token not among them.
+        finish_reason: None while it runs; then "stop", "length", "cancelled" or "error".
+    """
+
+    stream: TokenStream
+    token_ids: Sequence[int]
+    finish_reason: str | None
+
+
+class TokenStream:
+    """One request on its way: iterate over it for lists of token ids.
+
+    Attributes:
+        finish_reason: None until the last event arrived.
+        closed_early: the budget narrowed the choice of tokens (then finish_reason is "length").
+        error: why, when finish_reason is "error".
+    """
+
+    def __init__(
+        self,
+        request: tuple[Any, ...],
+        events: asyncio.Queue[TokenEvent] | None,
+        cancel: Callable[[TokenStream], None],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.events: asyncio.Queue[TokenEvent] = asyncio.Queue() if events is None else events
+        self.accepted: asyncio.Future[None] = self.loop.create_future()
+        self.finish_reason: str | None = None
+        self.closed_early = False
+        self.error: str | None = None
+        self.request = request
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Free the request at the next tick; harmless when it is over. Any thread may call this."""
+        self._cancel(self)
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[int]]:
+        """Lists of token ids as they come. Raises EngineFailedError when the request fails."""
+        reason: str | None = None
+        while reason is None:
+            _, token_ids, reason = await self.events.get()
+            if token_ids:
+                yield token_ids
+        if reason == "error":
+            raise EngineFailedError(self.error or "the engine failed")
+
+    def deliver(
+        self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None
+    ) -> None:
+        """In the event loop's thread."""
+        if self.finish_reason is not None:
+            return
+        self.finish_reason, self.closed_early, self.error = finish_reason, closed_early, error
+        self.events.put_nowait(TokenEvent(self, token_ids, finish_reason))
+
+    def settle(self, error: Exception | None) -> None:
+        """In the event loop's thread: the engine took the request, or refused it."""
+        if self.accepted.done():
+            return
+        if error is None:
+            self.accepted.set_result(None)
+        else:
+            self.accepted.set_exception(error)
