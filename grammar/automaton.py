@@ -27,6 +27,7 @@ from structgen.grammar.tables import (
     IN_BYTES,
     IN_TOKENS,
     INFINITE,
+    KEY_ENDS,
     LIMIT,
     NEEDED,
     STACKS,
@@ -49,11 +50,13 @@ class Mask(NamedTuple):
         bits: int32[mask_words], read-only.
         highest: the highest min_tokens_to_complete after any allowed token (0: only EOS is allowed).
         narrowed: a budget took tokens away.
+        ends_key: some allowed token ends a key that was not declared, so that it must be new.
     """
 
     bits: Array
     highest: int
     narrowed: bool
+    ends_key: bool
 
 
 class Automaton:
@@ -90,6 +93,7 @@ class Automaton:
         self.tables = new_tables(self.program, self._distance)
         self.masks: dict[int, Mask] = {}
         self._steps: dict[tuple[int, int], int] = {}
+        self._key_steps: set[tuple[int, int]] = set()
         self.start = self._retry(lambda: start_config(self.tables, self.program.start))
 
     def _retry(self, compute: Callable[[], int]) -> int:
@@ -122,10 +126,17 @@ class Automaton:
         if not 0 <= token < len(self.vocabulary.tokens) or self.vocabulary.tokens[token] is None:
             return DEAD
         start, stop = self._starts[token], self._starts[token + 1]
+        ends = self.tables.meta[KEY_ENDS]
         following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
+        if self.tables.meta[KEY_ENDS] != ends:
+            self._key_steps.add((config, token))
         if following >= 0 and self.tables.config[following, NEEDED] >= INFINITE:
             return DEAD
         return following
+
+    def ends_key(self, config: int, token: int) -> bool:
+        """Whether a token that `after_token` has allowed ends a key that was not declared."""
+        return (config, token) in self._key_steps
 
     def after_bytes(self, config: int, text: bytes) -> int:
         """The configuration after any bytes; DEAD when they do not fit."""
@@ -172,13 +183,13 @@ class Automaton:
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
         bits = np.empty(vocabulary.mask_words, np.int32)
-        seen = np.empty(2, np.int64)
+        seen = np.empty(3, np.int64)
         trie, plain, path = vocabulary.trie, vocabulary.plain_text, vocabulary.path_scratch()
         self._retry(lambda: fill(self.tables, trie, plain, config, limit, path, bits, seen))
         if self.is_final(config):
             bits |= vocabulary.eos_mask
         bits.flags.writeable = False
-        return Mask(bits, int(seen[0]), bool(seen[1]))
+        return Mask(bits, int(seen[0]), bool(seen[1]), bool(seen[2]))
 
     @property
     def size_in_bytes(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.numba_cache import jit
-from structgen.grammar.program import Op, TextField
+from structgen.grammar.program import Interior, Op, TextField
 from structgen.grammar.tables import (
     ALIVE,
     CONFIGS,
@@ -20,12 +20,14 @@ from structgen.grammar.tables import (
     COUNT,
     DEAD,
     ELEMENTS,
+    ENDS_KEY,
     ERROR,
     FINAL,
     GROW,
     IN_BYTES,
     IN_TOKENS,
     INFINITE,
+    KEY_ENDS,
     LENGTH,
     LIMIT,
     MAX_ELEMENTS,
@@ -44,7 +46,10 @@ from structgen.grammar.tables import (
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
-EXCEPT, TEXT = int(Op.EXCEPT), int(Op.TEXT)
+EXCEPT, TEXT, KEY_END = int(Op.EXCEPT), int(Op.TEXT), int(Op.KEY_END)
+KEY = int(Interior.KEY)
+# A key that has come before may not end where it is: one more character, up to two more tokens.
+DETOUR = 2
 
 EXIT, LEAST, MOST, WIDTH = int(TextField.EXIT), int(TextField.LEAST), int(TextField.MOST), int(TextField.WIDTH)
 LENGTHS, PERIOD, TARGETS = int(TextField.LENGTHS), int(TextField.PERIOD), int(TextField.TARGETS)
@@ -291,6 +296,9 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
         top = _offer(tables, top, edges[a], push(tables, state, -1, stack))
     elif op == CHOOSE:
         top = _choose(tables, top, state, stack)
+    elif op == KEY_END:
+        tables.meta[KEY_ENDS] += 1
+        top = _offer(tables, top, b, stack)
     elif op == CLOSE and _all_required_seen(tables, stack, a):
         while tables.stack[stack, COUNT] != -1:
             stack = tables.stack[stack, PARENT]
@@ -364,7 +372,7 @@ def _intern(tables: Tables, found: int) -> int:
     tables.meta[ELEMENTS] = start + found
     tables.config_hash[slot] = config
     row = tables.config[config]
-    row[START], row[LENGTH], row[NEEDED], row[FINAL] = start, found, INFINITE, 0
+    row[START], row[LENGTH], row[NEEDED], row[FINAL], row[ENDS_KEY] = start, found, INFINITE, 0, 0
     tables.transitions[config, :] = DEAD
     for index in range(found):
         key = pairs[index]
@@ -377,6 +385,14 @@ def _intern(tables: Tables, found: int) -> int:
             row[NEEDED] = needed
         _open_row(tables, config, state)
     return config
+
+
+@jit
+def interior_kind(tables: Tables, state: int) -> int:
+    """The `Interior` of a state that reads bytes."""
+    if tables.code[state, 0] == EXCEPT:
+        state = tables.code[state, 3]
+    return tables.code[state, 3] if tables.code[state, 0] == RANGES else 0
 
 
 @jit
@@ -453,6 +469,7 @@ def transition(tables: Tables, config: int, byte: int) -> int:
         key = tables.elements[index]
         top, low, high = _read(tables, top, key & np.int64(0xFFFFFFFF), key >> np.int64(32), byte, (low, high))
     result = DEAD
+    ends = tables.meta[KEY_ENDS]
     if top > 0:
         found = _close(tables, top)
         if tables.meta[ERROR] != 0:
@@ -461,13 +478,15 @@ def transition(tables: Tables, config: int, byte: int) -> int:
             result = _intern(tables, found)
             if result < 0:
                 return result
+            if tables.meta[KEY_ENDS] != ends:
+                tables.config[result, ENDS_KEY] = 1
     tables.transitions[config, low : high + 1] = result
     return result
 
 
 @jit
 def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> int:
-    """Read text[start:stop] (uint8) from a configuration on."""
+    """Read text[start:stop] (uint8) from a configuration on; `meta[KEY_ENDS]` is raised when a key ends on the way."""
     for index in range(start, stop):
         following = tables.transitions[config, text[index]]
         if following == UNKNOWN:
@@ -475,6 +494,7 @@ def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> 
         if following < 0:
             return following
         config = following
+        tables.meta[KEY_ENDS] += tables.config[config, ENDS_KEY]
     return config
 
 

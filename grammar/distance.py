@@ -18,13 +18,19 @@ from structgen.grammar.configuration import (
     CALL,
     CHOOSE,
     CLOSE,
+    DETOUR,
     EXCEPT,
+    FIRST,
+    KEY_END,
+    LENGTHS,
     LOOP,
     OBJECT,
     RANGES,
     RETURN,
     SPLIT,
+    TARGETS,
     TEXT,
+    WIDTH,
     saturate,
     text_cost,
 )
@@ -32,6 +38,8 @@ from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Program
 from structgen.grammar.tables import IN_BYTES, IN_TOKENS, INFINITE, Array
 from structgen.grammar.token_trie import TokenTrie, child
+
+BLOCKED = INFINITE + 1
 
 
 def byte_distances(program: Program) -> Array:
@@ -46,14 +54,46 @@ def byte_distances(program: Program) -> Array:
 
 def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
     """int32[S, 2]: the given column IN_BYTES, and an upper bound of the fewest tokens in column IN_TOKENS."""
+    code, edges = program.code, program.edges
     distance = in_bytes.copy()
+    _relax(program, trie, distance)
+    # Lengths of words assume that all characters can be spelled. Where the vocabulary cannot, the whole automaton
+    # of that text is given up: rare, and better than a dead end.
+    if _block_unspellable_texts(code, edges, distance):
+        distance[distance[:, IN_TOKENS] != BLOCKED, IN_TOKENS] = INFINITE
+        _relax(program, trie, distance)
+        distance[distance[:, IN_TOKENS] == BLOCKED, IN_TOKENS] = INFINITE
+    return distance
+
+
+def _relax(program: Program, trie: TokenTrie, distance: Array) -> None:
     ascending = False
     while True:
         changed = _sweep(program.code, program.edges, trie.byte_cost, distance, IN_TOKENS, ascending)
         changed |= _literal_sweep(program.code, trie, distance, IN_TOKENS)
         if not changed:
-            return distance
+            return
         ascending = not ascending
+
+
+@jit
+def _block_unspellable_texts(code: Array, edges: Array, distance: Array) -> bool:
+    """Set the token distance of TEXT states that may meet a character without tokens to BLOCKED."""
+    found, changed = False, True
+    while changed:
+        changed = False
+        for state in range(len(code)):
+            if code[state, 0] != TEXT or distance[state, IN_TOKENS] == BLOCKED:
+                continue
+            at = code[state, 1]
+            first = at + FIRST + edges[at + LENGTHS]
+            for pair in range(first, first + 2 * edges[at + TARGETS], 2):
+                body, target = edges[pair], edges[pair + 1]
+                if distance[body, IN_TOKENS] > edges[at + WIDTH] or distance[target, IN_TOKENS] == BLOCKED:
+                    distance[state, IN_TOKENS] = BLOCKED
+                    found = changed = True
+                    break
+    return found
 
 
 @jit
@@ -120,6 +160,8 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
             best = min(best, np.int64(distance[edges[a + 2 * index + 1], unit]))
     elif op == CLOSE:
         best = np.int64(distance[b, unit])
+    elif op == KEY_END:
+        best = np.int64(distance[b, unit]) + (DETOUR if unit == IN_TOKENS else 0)
     return saturate(best)
 
 
@@ -129,6 +171,8 @@ def _sweep(code: Array, edges: Array, costs: Array, distance: Array, unit: int, 
     size = len(code)
     for index in range(size):
         state = index if ascending else size - 1 - index
+        if distance[state, unit] == BLOCKED:
+            continue
         value = _evaluate(code, edges, costs, distance, unit, state)
         if value < distance[state, unit]:
             distance[state, unit] = value

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from structgen.grammar.configuration import DETOUR
+from structgen.grammar.seen_keys import seen_keys
 from structgen.grammar.tables import DEAD, Array
 
 if TYPE_CHECKING:
-    from structgen.grammar.automaton import Automaton
+    from structgen.grammar.automaton import Automaton, Mask
     from structgen.grammar.compiler import CompiledGrammar
 
 FORCED_BYTES = 512  # how far forced text is looked ahead
@@ -72,10 +76,17 @@ class Matcher:
         elif budget is None:
             known = automaton.masks.get(config)
             row[:] = known.bits if known is not None else automaton.mask(config).bits
+            if known is None or known.ends_key:
+                self._forbid_repeated_keys(row, automaton.mask(config))
         else:
             mask = automaton.mask_within(config, budget)
             row[:] = mask.bits
             self.mask_was_narrowed = mask.narrowed
+            if mask.ends_key and self._forbid_repeated_keys(row, mask) and not row.any():
+                # The key must not end here: one more character, then it may.
+                mask = automaton.mask_within(config, budget + DETOUR)
+                row[:] = mask.bits
+                self._forbid_repeated_keys(row, mask, also_spelled=True)
         self._compiled.keep_within_bounds()
 
     def accept(self, token_id: int) -> bool:
@@ -89,8 +100,11 @@ class Matcher:
             self._tokens.append(token_id)
             self.is_terminated = True
             return True
-        following = self._automaton.after_token(config, token_id)
+        automaton = self._automaton
+        following = automaton.after_token(config, token_id)
         if following < 0:
+            return False
+        if automaton.ends_key(config, token_id) and seen_keys(self._text() + self._spelled(token_id)).repeated:
             return False
         self._configs.append(following)
         self._tokens.append(token_id)
@@ -106,11 +120,41 @@ class Matcher:
             raise RuntimeError("accept_string needs a matcher that has not accepted tokens")
         data = text.encode() if isinstance(text, str) else text
         following = self._automaton.after_bytes(self._here(), data)
-        if following == DEAD:
+        if following == DEAD or (self._compiled.grammar.program.has_other_keys and seen_keys(data).repeated):
             return False
         self._configs[-1] = following
         self._prefix += data
         return True
+
+    def _spelled(self, token_id: int) -> bytes:
+        return self._compiled.vocabulary.tokens[token_id] or b""
+
+    def _text(self) -> bytes:
+        return self._prefix + b"".join(map(self._spelled, self._tokens))
+
+    def _forbid_repeated_keys(self, row: Array, mask: Mask, *, also_spelled: bool = False) -> bool:
+        """Take the tokens out of a row that would end a key which its object has already.
+
+        With `also_spelled`, those too that spell such a key without ending it. Returns whether any was taken out.
+        """
+        if not mask.ends_key:
+            return False
+        vocabulary, text = self._compiled.vocabulary, self._text()
+        seen = seen_keys(text)
+        forbidden: list[int] = []
+        if seen.partial is not None:
+            for key in seen.keys:
+                if key.startswith(seen.partial):
+                    rest = key[len(seen.partial) :]
+                    forbidden += vocabulary.subtree(rest + b'"')
+                    if also_spelled and rest:
+                        forbidden += vocabulary.subtree(rest, whole=False)
+        for token in vocabulary.quoted_twice:
+            if row[token >> 5] >> (token & 31) & 1 and seen_keys(text + self._spelled(token)).repeated:
+                forbidden.append(token)
+        for token in forbidden:
+            row[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
+        return bool(forbidden)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` accepted tokens.

@@ -18,6 +18,7 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
     EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = the BYTE or RANGES state that reads all others
     TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
             length. A frame (TEXT, n) says: the character being read is number n and leads to this state
+    KEY_END goes to b; configurations behind it are marked, since a key that was not declared has just ended
     CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
 
 A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
@@ -53,6 +54,7 @@ class Op(IntEnum):
     CLOSE = 9
     EXCEPT = 10
     TEXT = 11
+    KEY_END = 12
 
 
 class TextField(IntEnum):
@@ -77,6 +79,7 @@ class Interior(IntEnum):
 
     NONE = 0
     FREE = 1  # any plain text leads back to this very state
+    KEY = 3  # as FREE, and the text is a key, which must not come twice
     COUNTED = 2  # any plain character leads to RETURN, with a LOOP on top of the stack
 
 
@@ -87,6 +90,7 @@ class Program:
     code: npt.NDArray[np.int32]
     edges: npt.NDArray[np.int32]
     start: int
+    has_other_keys: bool = False  # whether there is a KEY_END
 
     @property
     def size(self) -> int:
@@ -106,6 +110,7 @@ class ProgramBuilder:
     def __init__(self) -> None:
         self._code = array("i")
         self._edges = array("i")
+        self._has_other_keys = False
         self._tails: dict[tuple[ByteRanges, int], int] = {}
         self.fail = self.reserve()
         self.accept = self.reserve()
@@ -180,6 +185,12 @@ class ProgramBuilder:
                 return self._edges[edge + 2]
         return self.fail
 
+    def key_end(self, then: int) -> int:
+        state = self.reserve()
+        self._set(state, Op.KEY_END, 0, then)
+        self._has_other_keys = True
+        return state
+
     def set_close(self, state: int, object_: int, then: int) -> None:
         self._set(state, Op.CLOSE, object_, then)
 
@@ -245,4 +256,4 @@ class ProgramBuilder:
         code = np.frombuffer(self._code, dtype=np.int32).reshape(-1, 4) if self._code else np.zeros((0, 4), np.int32)
         edges = np.frombuffer(self._edges, dtype=np.int32) if self._edges else np.zeros(0, np.int32)
         code.flags.writeable = edges.flags.writeable = False
-        return Program(code, edges, start)
+        return Program(code, edges, start, self._has_other_keys)

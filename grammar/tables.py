@@ -26,7 +26,7 @@ LIMIT = -4
 INFINITE = 1 << 29  # a distance that nothing reaches; sums of two still fit int32
 
 # Slots of `meta`.
-STACKS, CONFIGS, ELEMENTS, ERROR = range(4)
+STACKS, CONFIGS, ELEMENTS, ERROR, KEY_ENDS = range(5)
 
 # Columns of `distance`: the fewest bytes, and an upper bound of the fewest tokens, to the RETURN of a frame.
 IN_BYTES, IN_TOKENS = range(2)
@@ -34,8 +34,9 @@ IN_BYTES, IN_TOKENS = range(2)
 # Columns of `stack`. COST: tokens still needed after the frame above has returned; ALIVE: bytes can complete it.
 RETURN_TO, COUNT, PARENT, COST, ALIVE = range(5)
 
-# Columns of `config`: its elements are [START, START + LENGTH); NEEDED is min_tokens_to_complete, EOS included.
-START, LENGTH, NEEDED, FINAL = range(4)
+# Columns of `config`: its elements are [START, START + LENGTH); NEEDED is min_tokens_to_complete, EOS included;
+# ENDS_KEY: a key that was not declared has just ended.
+START, LENGTH, NEEDED, FINAL, ENDS_KEY = range(5)
 
 VISITED = 1 << 15
 MAX_ELEMENTS = 1 << 13  # (state, stack) pairs in one configuration; a closure takes at most twice as many steps
@@ -51,11 +52,11 @@ class Tables(NamedTuple):
     distance: Array  # int32[S, 2]
     stack: Array  # int32[K, 5]         node 0 is the empty stack
     stack_hash: Array  # int32[H]       -1: free
-    config: Array  # int32[C, 4]
+    config: Array  # int32[C, 5]
     config_hash: Array  # int32[H]
     elements: Array  # int64[E]         stack << 32 | state, sorted within a configuration
     transitions: Array  # int32[C, 256]
-    meta: Array  # int64[4]
+    meta: Array  # int64[8]
     visited: Array  # int64[VISITED + 1, 2] scratch: key and stamp; the last row holds the current stamp
     work: Array  # int64[2, 2 * VISITED] scratch: closure worklist, result
 
@@ -87,11 +88,11 @@ def new_tables(program: Program, distance: Array) -> Tables:
         distance=distance,
         stack=np.empty((stacks, 5), np.int32),
         stack_hash=np.full(stacks * 2, -1, np.int32),
-        config=np.empty((configs, 4), np.int32),
+        config=np.empty((configs, 5), np.int32),
         config_hash=np.full(configs * 2, -1, np.int32),
         elements=np.empty(elements, np.int64),
         transitions=np.empty((configs, 256), np.int32),
-        meta=np.zeros(4, np.int64),
+        meta=np.zeros(8, np.int64),
         visited=_SCRATCH.visited,
         work=_SCRATCH.work,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import BYTE, EXCEPT, RANGES, transition
+from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, transition
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.plain_text import QUOTE, PlainText, is_plain_byte
 from structgen.grammar.program import Interior
@@ -19,6 +19,7 @@ from structgen.grammar.tables import (
     COST,
     COUNT,
     DEAD,
+    ENDS_KEY,
     IN_TOKENS,
     INFINITE,
     LENGTH,
@@ -45,12 +46,12 @@ def fill(
         trie: all tokens of the vocabulary.
         path: int32[height + 1], scratch.
         mask: int32[mask_words], overwritten.
-        seen: int64[2], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
-            and the highest after one that only the limit forbids.
+        seen: int64[3], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
+            the highest after one that only the limit forbids, and whether tokens end keys that were not declared.
     Returns:
         0, or GROW / LIMIT.
     """
-    seen[0], seen[1] = 0, 0
+    seen[0], seen[1], seen[2] = 0, 0, 0
     room = _room(tables, config, limit, seen)
     if room < 0 or (room < ANY_ROOM and not _only_interior_takes_text(tables, config)):
         mask[:] = 0
@@ -91,6 +92,7 @@ def _walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array,
                 node = trie.end[node]
                 continue
             path[depth + 1] = following
+            seen[2] |= tables.config[following, ENDS_KEY]
             if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
                 _set_token(mask, trie.same, trie.token[node])
             node += 1
@@ -120,6 +122,7 @@ def _exits(
             return outside
     if outside == DEAD:
         return 0
+    seen[2] |= tables.config[outside, ENDS_KEY]
     if _is_within(tables, outside, limit, seen):
         _set_group(mask, plain, 0, room)
     path[0] = outside
@@ -137,6 +140,7 @@ def _exits(
             node = trie.end[node]
             continue
         path[depth + 1] = following
+        seen[2] |= tables.config[following, ENDS_KEY]
         if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
             _set_group(mask, plain, trie.token[node], room)
         node += 1
@@ -161,19 +165,16 @@ def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
     for index in range(start, start + tables.config[config, LENGTH]):
         key = tables.elements[index]
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
-        op, kind, detour = tables.code[state, 0], tables.code[state, 3], 0
-        if op == EXCEPT:
-            # Text that ends in a forbidden key needs one more character, so up to two more tokens.
-            kind, detour = tables.code[kind, 3], 2
-        elif op != RANGES:
-            continue
+        kind = interior_kind(tables, state)
         if kind == 0:
             continue
-        needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1 + detour
+        needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1
+        if tables.code[state, 0] == EXCEPT:
+            needed += DETOUR  # text that ends in a forbidden key
         if needed > limit:
             return -1
         seen[0] = max(seen[0], needed)
-        if kind == FREE:
+        if kind != COUNTED:
             room = ANY_ROOM
         else:
             most = tables.code[tables.stack[stack, RETURN_TO], 3]
@@ -190,7 +191,7 @@ def _is_simple_interior(tables: Tables, config: int) -> bool:
     start, length = tables.config[config, START], tables.config[config, LENGTH]
     first = tables.elements[start] & np.int64(0xFFFFFFFF)
     if length == 1:
-        return tables.code[first, 0] == RANGES and tables.code[first, 3] == FREE
+        return tables.code[first, 0] == RANGES and tables.code[first, 3] in (FREE, KEY)
     if length != 2:
         return False
     second = tables.elements[start + 1] & np.int64(0xFFFFFFFF)

@@ -81,6 +81,25 @@ class Vocabulary:
         """What all grammars share about the inside of a JSON string."""
         return plain_text(self.tokens, *self.token_bytes, self.mask_words)
 
+    @cached_property
+    def quoted_twice(self) -> tuple[int, ...]:
+        """The tokens with two quotes or more, which could hold a whole key."""
+        return tuple(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 2)
+
+    def subtree(self, text: bytes, *, whole: bool = True) -> list[int]:
+        """The tokens that begin with `text`; with whole=False only those that are `text`."""
+        trie, node = self.trie, -1
+        for byte in text:
+            node = int(child(trie, node, byte))
+            if node < 0:
+                return []
+        ids = []
+        for first in trie.token[node : trie.end[node] if whole else node + 1].tolist():
+            while first >= 0:
+                ids.append(first)
+                first = int(trie.same[first])
+        return ids
+
     def path_scratch(self) -> Array:
         """int32[height + 1] for a walk through the trie."""
         return np.empty(self.trie.height + 1, np.int32)

@@ -109,7 +109,8 @@ class Scalars:
             builder = self._builder
             self._interior = interior = builder.reserve()
             edges = canonical(builder, ANY, interior)
-            builder.set_ranges(interior, [*edges, (0x22, 0x22, builder.accept)], Interior.FREE)
+            end = builder.key_end(builder.accept)
+            builder.set_ranges(interior, [*edges, (0x22, 0x22, end)], Interior.KEY)
         return self._interior
 
     def _key_trie(self, taken: frozenset[str]) -> int:
