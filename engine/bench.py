@@ -42,7 +42,7 @@ cargo. Records whose date could not be read were marked, and 37 of them were lat
 
 def main() -> int:
     options = _options()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)  # before the first engine, which takes it as the most
     try:
         return _bench(options)
     except EngineError as problem:
@@ -117,12 +117,15 @@ def _time(
         contenders[f"{form} x{BATCH}"] = partial(_decode_many, engine, prompt)
     peer.to_bfloat16()
     contenders[PEER] = partial(peer.decode, prompt)
-    for contender in contenders.values():
-        contender(4)  # first calls compile and allocate
-    rounds = [
-        {name: contender(options.tokens) for name, contender in contenders.items()} for _ in range(options.rounds)
-    ]
-    return {name: statistics.median(seconds[name] for seconds in rounds) for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(options.rounds + 1):
+        for name, contender in contenders.items():
+            torch.set_num_threads(options.threads)  # an engine on a busy machine may have lowered it
+            if turn == 0:
+                contender(16)  # first calls allocate, and find how many threads are best
+            else:
+                seconds[name].append(contender(options.tokens))
+    return {name: statistics.median(each) for name, each in seconds.items()}
 
 
 def _decode_one(engine: Engine, prompt: list[int], tokens: int) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+import torch
 
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
 from structgen.engine.step import StepSlot
+from structgen.engine.threads import ThreadGovernor
 
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
@@ -45,9 +49,17 @@ class TorchRunner:
     """Owns the KV cache. The device is the caller's own thread: `launch` notes the step, `wait` computes it.
 
     So a step that is launched at the end of a tick costs nothing until the next tick needs its logits.
+    It sets PyTorch's thread count, step by step.
     """
 
-    def __init__(self, model: LlamaModel, *, max_batch: int, max_context: int | None = None) -> None:
+    _torch_threads: ClassVar[int] = 0
+
+    def __init__(
+        self, model: LlamaModel, *, max_batch: int, max_context: int | None = None, threads: int | None = None
+    ) -> None:
+        """`threads`: how many PyTorch may use; as many as it was set to before the first runner, when left out."""
+        TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
+        self._governor = ThreadGovernor(threads or TorchRunner._torch_threads)
         self.model = model
         self.vocab_size = model.config.vocab_size
         self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
@@ -60,6 +72,14 @@ class TorchRunner:
         """Nothing to do: there is no second thread to hand the step to."""
 
     def wait(self, slot: StepSlot) -> None:
+        if torch.get_num_threads() != self._governor.threads:
+            torch.set_num_threads(self._governor.threads)
+        started = time.perf_counter()
+        self._forward(slot)
+        if not slot.plan.chunks:
+            self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
+
+    def _forward(self, slot: StepSlot) -> None:
         hidden = self.model.hidden(slot.input, self._cache)
         if slot.rows:
             wanted = hidden if len(slot.rows) == len(hidden) else hidden[slot.sampled_at]
