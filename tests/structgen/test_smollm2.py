@@ -34,17 +34,17 @@ def llm() -> LLM:
 
 
 @pytest.mark.parametrize(
-    ("text", "city", "year"),
+    ("text", "word", "city", "year"),
     [
-        (GATE, "Berlin", 1791),
-        ("The Eiffel Tower, finished in 1889, is the most visited monument of Paris.", "Paris", 1889),
-        ("In 1973 the Opera House of Sydney was opened.", "Sydney", 1973),
+        (GATE, "Gate", "Berlin", 1791),
+        ("The Eiffel Tower, finished in 1889, is the most visited monument of Paris.", "Eiffel", "Paris", 1889),
+        ("In 1973 the Opera House of Sydney was opened.", "Opera", "Sydney", 1973),
     ],
 )
-def test_extraction_is_right(llm: LLM, text: str, city: str, year: int) -> None:
+def test_extraction_is_right(llm: LLM, text: str, word: str, city: str, year: int) -> None:
     landmark = llm.extract(text, Landmark)
     assert (landmark.city, landmark.year) == (city, year)
-    assert landmark.name in text
+    assert word in landmark.name
 
 
 def test_the_shell_gets_name_city_and_year_right(
