@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -88,3 +92,13 @@ def test_a_batch_answers_like_one_by_one_in_shape(llm: LLM) -> None:
     assert isinstance(results[0], Landmark)
     assert isinstance(results[1], list)
     assert results[2].isalpha()
+
+
+def test_an_interrupt_ends_the_command_in_one_line() -> None:
+    command = [sys.executable, "-m", "structgen", "generate", "Write a novel.", "--max-tokens", "4000"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), 1)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert (process.returncode, told) == (130, b"interrupted\n")
