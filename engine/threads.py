@@ -1,8 +1,8 @@
 """ThreadGovernor: how many threads the next step should use, judged by what steps took. Plain Python.
 
 A step forks and joins some 250 times. On an idle machine all cores are best (7.3 ms a token against 11.4 with one).
-When other work holds a core, each join waits for the thread that does not get to run: the same step was measured at 36 to
-280 ms, and one thread alone at 16 to 26 ms. Results are the same bits either way in bfloat16 and int8 (a test).
+When other work holds a core, each join waits for the thread that does not get to run: the same step was measured at
+36 to 280 ms, and one thread alone at 16 to 26 ms. Results are the same bits either way in bfloat16 and int8 (a test).
 
     trial: a few steps with each count in turn -> keep the better one
     all threads kept: try again when a few steps in a row are far slower than usual

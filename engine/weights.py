@@ -22,7 +22,15 @@ def load_model(path: str | Path, *, dtype: Dtype = "auto") -> LlamaModel:
     kernels for: 8-bit weights, or float32 where PyTorch would emulate bfloat16.
     """
     precision = _precision(dtype)
-    place = Path(path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many small operations: more threads gain little, and lose much on a busy machine
+    try:
+        return _load(Path(path), precision)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _load(place: Path, precision: Precision) -> LlamaModel:
     if place.is_dir():
         with SafetensorsWeights(place) as folder:
             return LlamaModel(folder.config, folder, precision)
