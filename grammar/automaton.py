@@ -163,6 +163,12 @@ class Automaton:
                 config = self.after_bytes(config, bytes((byte,)))
         return bytes(out)
 
+    def possible_bytes(self, config: int) -> list[int]:
+        """The bytes that can follow."""
+        with self._lock:
+            row = np.flatnonzero(self.tables.transitions[config] != DEAD).tolist()
+        return [byte for byte in row if self.after_bytes(config, bytes((byte,))) != DEAD]
+
     def mask(self, config: int) -> Mask:
         """The mask of a configuration without a budget; kept."""
         known = self.masks.get(config)

@@ -81,7 +81,8 @@ class _Bound:
 
     @classmethod
     def of(cls, value: Decimal) -> _Bound:
-        whole, _, fraction = format(abs(value), "f").partition(".")
+        # copy_abs, since arithmetic would round to the precision of the decimal context.
+        whole, _, fraction = format(value.copy_abs(), "f").partition(".")
         return cls(whole.lstrip("0") or "0", fraction.rstrip("0"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from structgen.grammar.compiler import CompiledGrammar
 
 FORCED_BYTES = 512  # how far forced text is looked ahead
+FORCED_BRANCHES = 8  # up to this many ways to go on are tried one by one
+FORCED_AHEAD = 16  # bytes of each
 _CONTEXT_TOKENS = 4  # how many tokens at the end may join with what is not known yet
 
 
@@ -206,8 +207,9 @@ class Matcher:
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would spell them; changes nothing.
 
-        Forced bytes are certain, tokens are not: the text is encoded together with the tokens before it, and
-        trailing tokens are dropped while some longer token could cover their place and more.
+        Forced bytes are certain, tokens are not: how a text is split depends on what comes before and after it. So
+        it is encoded together with the tokens before it and with each of the few ways in which it can go on, and
+        what these have in common is kept; with many ways, what no token could reach beyond the end from.
         """
         if self.is_terminated:
             return []
@@ -215,27 +217,48 @@ class Matcher:
         text = self._automaton.forced_bytes(config, FORCED_BYTES)
         if not text:
             return []
+        ids = self._encoded(text)
+        end = self._automaton.after_bytes(config, text)
+        following = self._automaton.possible_bytes(end)
+        if len(following) > FORCED_BRANCHES:
+            ids = self._without_open_end(text, ids, following)
+        else:
+            for byte in following:
+                ahead = self._automaton.after_bytes(end, bytes((byte,)))
+                more = bytes((byte,)) + self._automaton.forced_bytes(ahead, FORCED_AHEAD)
+                ids = _shared_start(ids, self._encoded(text + more))
+        return self._allowed_start(config, ids)
+
+    def _encoded(self, text: bytes) -> list[int]:
+        """The tokens of `text` behind those accepted."""
         vocabulary = self._compiled.vocabulary
         context = self._tokens[-_CONTEXT_TOKENS:]
-        before = b"".join(vocabulary.tokens[i] or b"" for i in context)
-        ids = vocabulary.encode(before + text)
-        ids = ids[len(context) :] if ids[: len(context)] == context else vocabulary.encode(text)
-        return self._certain(config, text, ids)
+        ids = vocabulary.encode(b"".join(map(self._spelled, context)) + text)
+        return ids[len(context) :] if ids[: len(context)] == context else vocabulary.encode(text)
 
-    def _certain(self, config: int, text: bytes, ids: Sequence[int]) -> list[int]:
-        """The tokens at the start of `ids` that are allowed and that no longer token can replace."""
-        vocabulary, automaton = self._compiled.vocabulary, self._automaton
-        kept, position = 0, 0
+    def _without_open_end(self, text: bytes, ids: list[int], following: list[int]) -> list[int]:
+        """`ids` up to where some token could begin that reaches beyond the end of `text`."""
+        vocabulary, position = self._compiled.vocabulary, 0
         places = [0]
         for token in ids:
-            config = automaton.after_token(config, token)
-            if config < 0:
-                return list(ids[:kept])
-            kept += 1
-            position += len(vocabulary.tokens[token] or b"")
+            position += len(self._spelled(token))
             places.append(position)
-        for index in range(max(0, kept - _CONTEXT_TOKENS), kept):
-            following = vocabulary.continuations(text[places[index] : position])
-            if any(automaton.after_bytes(config, bytes((byte,))) != DEAD for byte in following):
-                return list(ids[:index])
-        return list(ids)
+        first = places[max(0, len(ids) - _CONTEXT_TOKENS)]
+        for start in range(first, len(text)):
+            if not set(following).isdisjoint(vocabulary.continuations(text[start:])):
+                return ids[: sum(place <= start for place in places) - 1]
+        return ids
+
+    def _allowed_start(self, config: int, ids: list[int]) -> list[int]:
+        for count, token in enumerate(ids):
+            config = self._automaton.after_token(config, token)
+            if config < 0:
+                return ids[:count]
+        return ids
+
+
+def _shared_start(one: list[int], other: list[int]) -> list[int]:
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return one[:count]

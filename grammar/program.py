@@ -146,6 +146,9 @@ class ProgramBuilder:
         self, state: int, triples: Sequence[tuple[int, int, int]], interior: Interior = Interior.NONE
     ) -> None:
         """Byte edges `(low, high, next)`; overlapping ones are followed all."""
+        if len(triples) == 1 and triples[0][0] == triples[0][1] and interior == Interior.NONE:
+            self.set_byte(state, triples[0][0], triples[0][2])  # tokens are counted along chains of BYTE states
+            return
         flat = [number for triple in triples for number in triple]
         self._set(state, Op.RANGES, self._add_edges(flat), len(triples), interior)
 

@@ -88,7 +88,7 @@ def build_trie(tokens: Sequence[bytes | None], ids: Sequence[int]) -> TokenTrie:
 def child(trie: TokenTrie, node: int, byte: int) -> int:
     """The child of `node` (-1: the root) along `byte`, or -1."""
     if node < 0:
-        return trie.root[byte]
+        return int(trie.root[byte])
     current, stop = node + 1, trie.end[node]
     while current < stop:
         if trie.byte[current] == byte:

@@ -30,7 +30,7 @@ def unicode_property(name: str) -> CharSet | None:
         return None
     text, spelled = _all_characters()
     ranges = []
-    for match in expression.find_iter(text):
+    for match in expression.find_iter(text) or ():
         found = match.range()  # in bytes of UTF-8
         run = spelled[found.start : found.stop].decode()
         ranges.append((ord(run[0]), ord(run[-1])))
