@@ -87,7 +87,7 @@ def test_schemas_show_what_there_is() -> None:
 
 @needs_model
 def test_the_demo_extracts_everything() -> None:
-    command = [sys.executable, EXAMPLES / "demo.py"]
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
