@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from structgen.engine import BudgetError, Engine, SamplingParams, Sequence, StepOutput
 from structgen.engine.errors import ContextLengthError
@@ -18,6 +19,15 @@ EOS, OPEN, CLOSE = 0, 1, 2
 LETTERS = range(3, 40)
 VOCAB = 40
 ENDS = frozenset([EOS])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def prefer_letters(tokens: list[int]) -> np.ndarray:

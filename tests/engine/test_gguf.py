@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ CONFIG = ModelConfig(
     vocab_size=64, hidden=32, intermediate=64, layers=2, heads=4, kv_heads=2, head_dim=8, context=128, tied_head=True
 )
 TEXT = [1, 9, 30, 4, 4, 63, 0, 17]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def default_model() -> Path:
