@@ -182,6 +182,11 @@ def bytes_only() -> Vocabulary:
 
 
 @pytest.fixture
+def merged() -> Vocabulary:
+    return vocabulary_named("merged")
+
+
+@pytest.fixture
 def smollm2() -> Vocabulary:
     return vocabulary_named("smollm2")
 

@@ -142,7 +142,7 @@ def test_huge_integers(schema: Any) -> None:
         Grammar.from_json_schema(schema)
 
 
-NO_SCHEMAS = ["", "nope", "{,}", "[1]", "3", '"a"', "null", '{"minimum": NaN}', '{"a":1} x', None, 3, [{}]]
+NO_SCHEMAS: list[Any] = ["", "nope", "{,}", "[1]", "3", '"a"', "null", '{"minimum": NaN}', '{"a":1} x', None, 3, [{}]]
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,19 @@ def test_simplest_forms() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "kind", "empty"),
-    [("", Empty, True), ("a", Chars, False), ("ab", Concat, False), ("a|", Alt, True), ("a*b?", Concat, True), ("(?:a?){3}", Repeat, True),
-     ("(?:a?b){0,3}", Repeat, True), ("a+", Repeat, False), ("(?:a*)+", Repeat, True), ("a{0}", Empty, True)],
-)  # fmt: skip
+    [
+        ("", Empty, True),
+        ("a", Chars, False),
+        ("ab", Concat, False),
+        ("a|", Alt, True),
+        ("a*b?", Concat, True),
+        ("(?:a?){3}", Repeat, True),
+        ("(?:a?b){0,3}", Repeat, True),
+        ("a+", Repeat, False),
+        ("(?:a*)+", Repeat, True),
+        ("a{0}", Empty, True),
+    ],
+)
 def test_trees(pattern: str, kind: type[Node], empty: bool) -> None:
     tree = parse_regex(pattern)
     assert isinstance(tree, kind)
