@@ -1,7 +1,7 @@
 """How far every state is from completion: in bytes, and in tokens of a vocabulary.
 
 Both are least fixpoints of the same equations (Knuth's generalisation of shortest paths to grammars), relaxed in
-alternating sweeps. INFINITE means: never. In bytes that is emptiness of the language; in tokens it also says that
+sweeps. INFINITE means: never. In bytes that is emptiness of the language; in tokens it also says that
 the vocabulary cannot spell what is needed.
 
 The token distance counts one token a byte, and along literals the fewest tokens that spell them. It is an upper
@@ -20,6 +20,7 @@ from structgen.grammar.configuration import (
     CLOSE,
     DETOUR,
     EXCEPT,
+    EXIT,
     FIRST,
     KEY_END,
     LENGTHS,
@@ -42,47 +43,106 @@ from structgen.grammar.token_trie import TokenTrie, child
 BLOCKED = INFINITE + 1
 
 
+def evaluation_order(program: Program) -> Array:
+    """int32[n]: the states that can be reached, each behind those it depends on but for recursion and loops.
+
+    In this order one sweep computes the distances of a grammar without recursion.
+    """
+    order = np.empty(program.size, np.int32)
+    count = _post_order(program.code, program.edges, program.start, order)
+    return order[:count].copy()
+
+
 def byte_distances(program: Program) -> Array:
     """int32[S, 2]: column IN_BYTES has the fewest bytes from each state to the RETURN of its frame."""
     distance = np.full((program.size, 2), INFINITE, np.int32)
     costs = np.ones(256, np.int32)
-    ascending = False
-    while _sweep(program.code, program.edges, costs, distance, IN_BYTES, ascending):
-        ascending = not ascending
+    while _sweep(program.code, program.edges, program.order, costs, distance, IN_BYTES):
+        pass
     return distance
 
 
 def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
     """int32[S, 2]: the given column IN_BYTES, and an upper bound of the fewest tokens in column IN_TOKENS."""
-    code, edges = program.code, program.edges
+    code, edges, order = program.code, program.edges, program.order
     distance = in_bytes.copy()
-    _relax(program, trie, distance)
+    while _token_sweep(code, edges, order, trie, distance):
+        pass
     # Lengths of words assume that all characters can be spelled. Where the vocabulary cannot, the whole automaton
     # of that text is given up: rare, and better than a dead end.
-    if _block_unspellable_texts(code, edges, distance):
+    if _block_unspellable_texts(code, edges, order, distance):
         distance[distance[:, IN_TOKENS] != BLOCKED, IN_TOKENS] = INFINITE
-        _relax(program, trie, distance)
+        while _token_sweep(code, edges, order, trie, distance):
+            pass
         distance[distance[:, IN_TOKENS] == BLOCKED, IN_TOKENS] = INFINITE
     return distance
 
 
-def _relax(program: Program, trie: TokenTrie, distance: Array) -> None:
-    ascending = False
-    while True:
-        changed = _sweep(program.code, program.edges, trie.byte_cost, distance, IN_TOKENS, ascending)
-        changed |= _literal_sweep(program.code, trie, distance, IN_TOKENS)
-        if not changed:
-            return
-        ascending = not ascending
+@jit
+def _dependency(code: Array, edges: Array, state: int, index: int) -> int:
+    """The `index`-th state whose distance the distance of `state` is computed from; -1 behind the last."""
+    op, a, b, c = code[state, 0], code[state, 1], code[state, 2], code[state, 3]
+    if op in (BYTE, CLOSE, KEY_END):
+        return b if index == 0 else -1
+    if op == RANGES:
+        return edges[a + 3 * index + 2] if index < b else -1
+    if op == SPLIT:
+        return edges[a + index] if index < b else -1
+    if op == CALL:
+        return a if index == 0 else (b if index == 1 else -1)
+    if op == LOOP:
+        return edges[a + index] if index < 2 else -1
+    if op == CHOOSE:
+        return edges[a + 2 * index + 1] if index < b else -1
+    if op == OBJECT:
+        if index < 2:
+            return edges[a + index]
+        return edges[a + 2 * index - 1] if index < b + 2 else -1
+    if op == EXCEPT:
+        return edges[a + 2 * index + 1] if index < b else _dependency_of_default(code, edges, c, index - b)
+    if op == TEXT:
+        first, pairs = a + FIRST + edges[a + LENGTHS], 2 * edges[a + TARGETS]
+        return edges[first + index] if index < pairs else (edges[a + EXIT] if index == pairs else -1)
+    return -1
 
 
 @jit
-def _block_unspellable_texts(code: Array, edges: Array, distance: Array) -> bool:
+def _dependency_of_default(code: Array, edges: Array, state: int, index: int) -> int:
+    if code[state, 0] == BYTE:
+        return code[state, 2] if index == 0 else -1
+    return edges[code[state, 1] + 3 * index + 2] if index < code[state, 2] else -1
+
+
+@jit
+def _post_order(code: Array, edges: Array, start: int, order: Array) -> int:
+    """Depth first, with a stack of our own: programs are deeper than any call stack."""
+    next_index = np.full(len(code), -1, np.int32)
+    path = np.empty(len(code) + 1, np.int32)
+    path[0], next_index[start] = start, 0
+    depth, count = 1, 0
+    while depth > 0:
+        state = path[depth - 1]
+        following = _dependency(code, edges, state, next_index[state])
+        if following < 0:
+            order[count] = state
+            count += 1
+            depth -= 1
+            continue
+        next_index[state] += 1
+        if next_index[following] < 0:
+            next_index[following] = 0
+            path[depth] = following
+            depth += 1
+    return count
+
+
+@jit
+def _block_unspellable_texts(code: Array, edges: Array, order: Array, distance: Array) -> bool:
     """Set the token distance of TEXT states that may meet a character without tokens to BLOCKED."""
     found, changed = False, True
     while changed:
         changed = False
-        for state in range(len(code)):
+        for state in order:
             if code[state, 0] != TEXT or distance[state, IN_TOKENS] == BLOCKED:
                 continue
             at = code[state, 1]
@@ -166,13 +226,9 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
 
 
 @jit
-def _sweep(code: Array, edges: Array, costs: Array, distance: Array, unit: int, ascending: bool) -> bool:
+def _sweep(code: Array, edges: Array, order: Array, costs: Array, distance: Array, unit: int) -> bool:
     changed = False
-    size = len(code)
-    for index in range(size):
-        state = index if ascending else size - 1 - index
-        if distance[state, unit] == BLOCKED:
-            continue
+    for state in order:
         value = _evaluate(code, edges, costs, distance, unit, state)
         if value < distance[state, unit]:
             distance[state, unit] = value
@@ -181,18 +237,22 @@ def _sweep(code: Array, edges: Array, costs: Array, distance: Array, unit: int, 
 
 
 @jit
-def _literal_sweep(code: Array, trie: TokenTrie, distance: Array, unit: int) -> bool:
-    """Tokens of several bytes along chains of BYTE states."""
+def _token_sweep(code: Array, edges: Array, order: Array, trie: TokenTrie, distance: Array) -> bool:
+    """As `_sweep`, and with tokens of several bytes along chains of BYTE states."""
     changed = False
-    for index in range(len(code)):
-        first = len(code) - 1 - index
+    for first in order:
+        if distance[first, IN_TOKENS] == BLOCKED:
+            continue
+        best = _evaluate(code, edges, trie.byte_cost, distance, IN_TOKENS, first)
         state, node = first, -1
         while code[state, 0] == BYTE:
             node = child(trie, node, code[state, 1])
             if node < 0:
                 break
             state = code[state, 2]
-            if trie.token[node] >= 0 and distance[state, unit] + 1 < distance[first, unit]:
-                distance[first, unit] = distance[state, unit] + 1
-                changed = True
+            if trie.token[node] >= 0:
+                best = min(best, distance[state, IN_TOKENS] + 1)
+        if best < distance[first, IN_TOKENS]:
+            distance[first, IN_TOKENS] = best
+            changed = True
     return changed

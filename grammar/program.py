@@ -97,6 +97,13 @@ class Program:
         return len(self.code)
 
     @cached_property
+    def order(self) -> npt.NDArray[np.int32]:
+        """See `distance.evaluation_order`; computed once."""
+        from structgen.grammar.distance import evaluation_order
+
+        return evaluation_order(self)
+
+    @cached_property
     def byte_distance(self) -> npt.NDArray[np.int32]:
         """See `distance.byte_distances`; computed once."""
         from structgen.grammar.distance import byte_distances

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from structgen.grammar import hf_tokenizer
+from structgen.grammar import hf_tokenizer, tiktoken_files
 from structgen.grammar.gguf_metadata import GGUFError, read_metadata
 from structgen.grammar.gguf_tokenizer import PRE_TOKENIZERS, TokenType, build_tokenizer, spelling_of, token_types
 from structgen.grammar.token_bytes import Speller, Spelling, TokenizerFileError, token_bytes
@@ -80,10 +80,30 @@ def _load_path(path: Path) -> TokenizerFile:
         found = f" ({kinds[0]} is there, but SentencePiece and tiktoken files are not read yet)" if kinds else ""
         raise TokenizerFileError(f"no tokenizer.json in {path}{found}", hint="save the tokenizer as tokenizer.json")
     if path.suffix in (".model", ".tiktoken"):
+        if tiktoken_files.is_tiktoken(path):
+            return _from_ranks(tiktoken_files.read_tiktoken(path))
         raise TokenizerFileError(
-            f"{path.name}: SentencePiece and tiktoken files are not read yet", hint="give the model's tokenizer.json"
+            f"{path.name}: SentencePiece files are not read yet", hint="give the model's tokenizer.json"
         )
-    return _from_document(_read_json(path), _settings_of_folder(path.parent))
+    content = _read_json(path)
+    if tiktoken_files.is_tekken(content):
+        return _from_ranks(tiktoken_files.read_tekken(content))
+    return _from_document(content, _settings_of_folder(path.parent))
+
+
+def _from_ranks(
+    loaded: tuple[list[bytes | None], dict[str, int], Callable[[bytes], list[int]]],
+) -> TokenizerFile:
+    """A tokenizer of byte-pair ranks; it has no `backend`, since nothing but bytes is encoded with it."""
+    tokens, special, encode = loaded
+    return TokenizerFile(
+        tokens=tokens,
+        eos_token_ids=_ends(set(), special, None),
+        encode=Speller(tokens, lambda text: encode(text.encode())),
+        backend=None,
+        special=special,
+        size=len(tokens),
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
