@@ -4,7 +4,8 @@ A step forks and joins some 250 times. On an idle machine all cores are best (7.
 When other work holds a core, each join waits for the thread that does not get to run: the same step was measured at
 36 to 280 ms, and one thread alone at 16 to 26 ms. Results are the same bits either way in bfloat16 and int8 (a test).
 
-    trial: a few steps with each count in turn -> keep the better one
+    trial: a few steps with each count in turn -> keep the better one. One thread comes first: the first prompt runs
+           before anything is known, and all threads on a busy machine can cost it seconds (7 s were measured)
     all threads kept: try again when a few steps in a row are far slower than usual
     one thread kept:  try again after a while, and after longer and longer whiles as long as it stays better
 """
@@ -56,7 +57,7 @@ class ThreadGovernor:
 
     def _start_trial(self) -> None:
         self._costs = {}
-        self._trial.extend([self._most] * TRIAL_STEPS + [1] * TRIAL_STEPS)
+        self._trial.extend([1] * TRIAL_STEPS + [self._most] * TRIAL_STEPS)
 
     def _decide(self) -> None:
         if self._costs[1] < self._costs[self._most]:
