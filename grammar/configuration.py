@@ -38,6 +38,7 @@ from structgen.grammar.tables import (
     START,
     UNKNOWN,
     VISITED,
+    WANTED,
     Array,
     Tables,
     config_slot,
@@ -366,7 +367,7 @@ def _intern(tables: Tables, found: int) -> int:
         slot = (slot + 1) & mask
     config, start = tables.meta[CONFIGS], tables.meta[ELEMENTS]
     if config >= len(tables.config) or start + found > len(tables.elements):
-        tables.meta[ERROR] = GROW
+        tables.meta[ERROR], tables.meta[WANTED] = GROW, found
         return GROW
     tables.meta[CONFIGS] = config + 1
     tables.meta[ELEMENTS] = start + found

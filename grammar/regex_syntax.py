@@ -24,10 +24,9 @@ from structgen.grammar.charset import (
     union,
 )
 from structgen.grammar.errors import GrammarLimitError, GrammarSyntaxError
-from structgen.grammar.regex_tree import Assertion, Chars, Node, alt, concat, repeat
+from structgen.grammar.regex_tree import MAX_COUNT, Assertion, Chars, Node, alt, concat, repeat
 from structgen.grammar.unicode_property import unicode_property
 
-MAX_COUNT = 1 << 30
 _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _CLASSES = {"d": ASCII_DIGIT, "w": WORD, "s": SPACE}
 _HEX = frozenset("0123456789abcdefABCDEF")

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from structgen.grammar.charset import CharSet
+from structgen.grammar.errors import GrammarLimitError
+
+MAX_COUNT = 1 << 30
 
 AssertionKind = Literal["start", "end", "word", "not word"]
 
@@ -75,7 +78,10 @@ def repeat(item: Node, least: int, most: int | None) -> Node:
         return item
     if isinstance(item, Repeat) and _no_gap(item, least, most):
         inner_most = None if item.most is None or most is None else item.most * most
-        return Repeat(item.item, item.least * least, inner_most)
+        if item.least * least > MAX_COUNT:
+            raise GrammarLimitError(f"counts that multiply beyond {MAX_COUNT:,}", hint="use smaller counts")
+        # No text comes near the limit from above: beyond it, counting is left out.
+        return Repeat(item.item, item.least * least, None if (inner_most or 0) > MAX_COUNT else inner_most)
     return Repeat(item, least, most)
 
 

@@ -25,8 +25,8 @@ LIMIT = -4
 
 INFINITE = 1 << 29  # a distance that nothing reaches; sums of two still fit int32
 
-# Slots of `meta`.
-STACKS, CONFIGS, ELEMENTS, ERROR, KEY_ENDS = range(5)
+# Slots of `meta`: rows in use, an error, how many keys ended, how many elements did not fit.
+STACKS, CONFIGS, ELEMENTS, ERROR, KEY_ENDS, WANTED = range(6)
 
 # Columns of `distance`: the fewest bytes, and an upper bound of the fewest tokens, to the RETURN of a frame.
 IN_BYTES, IN_TOKENS = range(2)
@@ -120,8 +120,9 @@ def grown(tables: Tables) -> Tables:
         changed["config"] = _longer(tables.config, size, configs)
         changed["transitions"] = _longer(tables.transitions, size, configs)
         changed["config_hash"] = np.full(size * 2, -1, np.int32)
-    if elements * 2 >= len(tables.elements):
-        changed["elements"] = _longer(tables.elements, max(len(tables.elements) * 4, 4 * MAX_ELEMENTS), elements)
+    wanted = int(tables.meta[WANTED])
+    if (elements + wanted) * 2 >= len(tables.elements):
+        changed["elements"] = _longer(tables.elements, 4 * (len(tables.elements) + wanted), elements)
     tables = tables._replace(**changed)
     if "stack_hash" in changed:
         _rehash_stacks(tables)
@@ -137,8 +138,8 @@ def size_in_bytes(tables: Tables) -> int:
 
 @jit
 def stack_slot(tables: Tables, ret: int, count: int, parent: int) -> int:
-    key = ret * 0x9E3779B1 + count * 0x85EBCA77 + parent * 0xC2B2AE3D
-    return (key ^ (key >> 15)) & (len(tables.stack_hash) - 1)
+    key = int(ret) * 0x9E3779B1 + int(count) * 0x85EBCA77 + int(parent) * 0xC2B2AE3D
+    return int((key ^ (key >> 15)) & (len(tables.stack_hash) - 1))
 
 
 @jit

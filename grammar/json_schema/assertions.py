@@ -20,7 +20,7 @@ from structgen.grammar.json_schema.shapes import (
     TextShape,
 )
 from structgen.grammar.json_schema.values import exact, json_key
-from structgen.grammar.regex_syntax import MAX_COUNT
+from structgen.grammar.regex_tree import MAX_COUNT
 
 _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})

@@ -12,11 +12,12 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-from structgen.grammar.errors import GrammarLimitError, SchemaError, UnsupportedSchemaError
+from structgen.grammar.errors import GrammarError, GrammarLimitError, SchemaError, UnsupportedSchemaError
 from structgen.grammar.json_schema.keywords import LATEST, known, problem_with
 from structgen.grammar.json_schema.options import JsonOptions
 
 MAX_SCHEMAS = 200_000
+MAX_DEPTH = 3_000
 _DRAFTS = {
     "draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020,
 }  # fmt: skip
@@ -104,11 +105,13 @@ class SchemaDocument:
 
     def _check(self, schema: Any, pointer: str, resource: str) -> None:
         """Check all schemas below a pointer, and note their identifiers."""
-        todo = [(schema, pointer, resource)]
+        todo = [(schema, pointer, resource, 0)]
         count = 0
         while todo:
-            schema, pointer, resource = todo.pop()
+            schema, pointer, resource, depth = todo.pop()
             count += 1
+            if depth > MAX_DEPTH:
+                raise GrammarLimitError(f"schemas are nested more than {MAX_DEPTH:,} deep", pointer="")
             if count > MAX_SCHEMAS:
                 raise GrammarLimitError(f"more than {MAX_SCHEMAS:,} schemas in one document", pointer=pointer)
             if isinstance(schema, bool):
@@ -128,10 +131,9 @@ class SchemaDocument:
                 if problem is not None:
                     raise SchemaError(f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}")
                 if "schema" in keyword.value or keyword.value == "dependencies":
-                    todo += (
-                        (sub, f"{pointer}/{escape(name)}{path}", resource)
-                        for path, sub in _subschemas(value, keyword.value)
-                    )
+                    path = f"{pointer}/{escape(name)}"
+                    found = _subschemas(value, keyword.value)
+                    todo += ((sub, path + below, resource, depth + 1) for below, sub in found)
 
     def _note_identifiers(self, schema: dict[str, Any], pointer: str, resource: str) -> str:
         uri = schema.get("$id", schema.get("id") if self.draft == 4 else None)
@@ -222,6 +224,8 @@ def parse_schema(text: str) -> Any:
         raise SchemaError(
             f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}", pointer="", position=error.pos
         ) from error
+    except GrammarError:
+        raise
     except ValueError as error:  # Python's limit for the digits of an integer
         raise GrammarLimitError("a number of too many digits", pointer="", hint="use a smaller number") from error
     except RecursionError:

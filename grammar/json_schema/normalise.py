@@ -86,13 +86,23 @@ class Normaliser:
         for index in range(len(schema.get("allOf", ()))):
             shapes = self._product(shapes, self._expand(document.child(place, "allOf", index)), place)
         if "anyOf" in schema:
-            branches: dict[Shape, None] = {}
-            for index in range(len(schema["anyOf"])):
-                branches |= dict.fromkeys(self._expand(document.child(place, "anyOf", index)))
-                if len(branches) > MAX_SHAPES:
-                    raise GrammarLimitError(f"more than {MAX_SHAPES:,} alternatives", pointer=place.pointer)
-            shapes = self._product(shapes, tuple(branches), place)
+            shapes = self._product(shapes, self._alternatives(place, "anyOf"), place)
         return shapes
+
+    def _alternatives(self, place: Place, keyword: str) -> Shapes:
+        """The shapes of all branches, equal ones once."""
+        branches: list[Shape] = []
+        seen: set[Shape] = set()
+        for index in range(len(place.schema[keyword])):
+            for shape in self._expand(self._document.child(place, keyword, index)):
+                if shape.values is None:  # values are any JSON, which Python cannot always hash, and holds 1 == True
+                    if shape in seen:
+                        continue
+                    seen.add(shape)
+                branches.append(shape)
+            if len(branches) > MAX_SHAPES:
+                raise GrammarLimitError(f"more than {MAX_SHAPES:,} alternatives", pointer=place.pointer)
+        return tuple(branches)
 
     def _with_fitting_values(self, shape: Shape) -> Shape:
         if shape.values is None:
