@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structgen.grammar.configuration import advance, single_byte, start_config
+from structgen.grammar.configuration import advance, follow, single_byte, start_config
 from structgen.grammar.distance import token_distances
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
 from structgen.grammar.program import Program
@@ -31,6 +31,7 @@ from structgen.grammar.tables import (
     LIMIT,
     NEEDED,
     STACKS,
+    UNKNOWN,
     Array,
     grown,
     new_tables,
@@ -117,18 +118,21 @@ class Automaton:
         key = (config, token)
         known = self._steps.get(key)
         if known is None:
-            with self._lock:
-                known = self._compute_step(config, token)
-                self._steps[key] = known
+            known = self._steps[key] = self._compute_step(config, token)
         return known
 
     def _compute_step(self, config: int, token: int) -> int:
         if not 0 <= token < len(self.vocabulary.tokens) or self.vocabulary.tokens[token] is None:
             return DEAD
         start, stop = self._starts[token], self._starts[token + 1]
-        ends = self.tables.meta[KEY_ENDS]
-        following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
-        if self.tables.meta[KEY_ENDS] != ends:
+        tables = self.tables
+        following, ends = follow(tables.transitions, tables.config, config, self._text, start, stop)
+        if following == UNKNOWN:
+            with self._lock:
+                before = self.tables.meta[KEY_ENDS]
+                following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
+                ends = self.tables.meta[KEY_ENDS] != before
+        if ends:
             self._key_steps.add((config, token))
         if following >= 0 and self.tables.config[following, NEEDED] >= INFINITE:
             return DEAD

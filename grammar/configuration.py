@@ -347,7 +347,7 @@ def _sort(values: Array) -> None:
 
 
 @jit
-def _intern(tables: Tables, found: int) -> int:
+def intern(tables: Tables, found: int) -> int:
     """The configuration with the pairs work[1, :found]."""
     pairs = tables.work[1, :found]
     _sort(pairs)
@@ -419,7 +419,7 @@ def start_config(tables: Tables, state: int) -> int:
     found = _close(tables, _offer(tables, 0, state, 0))
     if tables.meta[ERROR] != 0:
         return tables.meta[ERROR]
-    return _intern(tables, found) if found else DEAD
+    return intern(tables, found) if found else DEAD
 
 
 @jit
@@ -476,7 +476,7 @@ def transition(tables: Tables, config: int, byte: int) -> int:
         if tables.meta[ERROR] != 0:
             return tables.meta[ERROR]
         if found > 0:
-            result = _intern(tables, found)
+            result = intern(tables, found)
             if result < 0:
                 return result
             if tables.meta[KEY_ENDS] != ends:
@@ -497,6 +497,18 @@ def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> 
         config = following
         tables.meta[KEY_ENDS] += tables.config[config, ENDS_KEY]
     return config
+
+
+@jit
+def follow(transitions: Array, configs: Array, config: int, text: Array, start: int, stop: int) -> tuple[int, bool]:
+    """As `advance` where every step is known already, else UNKNOWN; and whether a key ended. Changes nothing."""
+    ends = False
+    for index in range(start, stop):
+        config = transitions[config, text[index]]
+        if config < 0:
+            break
+        ends = ends or configs[config, ENDS_KEY] != 0
+    return config, ends
 
 
 @jit

@@ -48,7 +48,10 @@ def _parts(component: dict[str, Any] | None) -> Iterable[dict[str, Any]]:
 
 
 def plain_document(document: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer for exact text: no special tokens, no space in front, no normaliser but the space mark."""
+    """The same tokenizer for exact text: no special tokens, no space in front, no normaliser but the space mark.
+
+    Added tokens then take no whitespace beside them along (`lstrip`, `rstrip`): it would be lost.
+    """
     kept = [part for part in _parts(document.get("normalizer")) if part["type"] == "Replace"]
     words = [
         part
@@ -56,8 +59,9 @@ def plain_document(document: dict[str, Any]) -> dict[str, Any]:
         | ({"add_prefix_space": False} if part["type"] == "ByteLevel" else {})
         for part in _parts(document.get("pre_tokenizer"))
     ]
+    exact = {"lstrip": False, "rstrip": False}
     return document | {
-        "added_tokens": [entry for entry in document.get("added_tokens") or [] if not entry.get("special")],
+        "added_tokens": [entry | exact for entry in document.get("added_tokens") or [] if not entry.get("special")],
         "normalizer": {"type": "Sequence", "normalizers": kept} if kept else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": words} if words else None,
         "post_processor": None,

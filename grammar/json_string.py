@@ -43,11 +43,19 @@ def quoted_content(text: str) -> bytes:
     return bytes(out)
 
 
-def canonical(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
-    """Byte edges for one character of a set in canonical spelling: the `Spelling` of string content.
+class Canonical:
+    """The canonical `Spelling` of string content. It is deterministic: each byte has one way on, also in escapes."""
 
-    They are deterministic: each byte has one way on, also behind the backslash.
-    """
+    interior = Interior.CANONICAL
+
+    def __call__(self, builder: ProgramBuilder, chars: CharSet, then: int, /) -> Edges:
+        return _canonical_edges(builder, chars, then)
+
+
+canonical = Canonical()
+
+
+def _canonical_edges(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
     edges = builder.characters(intersect(chars, PLAIN), then)
     escaped = [(letter.encode(), then) for code, letter in SHORT_ESCAPES.items() if contains(chars, code)]
     escaped += [(b"u%04x" % code, then) for code in range(0x20) if code not in SHORT_ESCAPES and contains(chars, code)]

@@ -143,6 +143,7 @@ class Matcher:
         vocabulary, text = self._compiled.vocabulary, self._text()
         seen = seen_keys(text)
         forbidden: list[int] = []
+        suspects = list(vocabulary.several_keys)
         if seen.partial is not None:
             for key in seen.keys:
                 if key.startswith(seen.partial):
@@ -150,7 +151,10 @@ class Matcher:
                     forbidden += vocabulary.subtree(rest + b'"')
                     if also_spelled and rest:
                         forbidden += vocabulary.subtree(rest, whole=False)
-        for token in vocabulary.quoted_twice:
+        else:
+            for key in seen.keys:
+                suspects += vocabulary.whole_keys.get(key, ())
+        for token in suspects:
             if row[token >> 5] >> (token & 31) & 1 and seen_keys(text + self._spelled(token)).repeated:
                 forbidden.append(token)
         for token in forbidden:

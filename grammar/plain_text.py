@@ -12,11 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from structgen.grammar.charset import ANY
+from structgen.grammar.configuration import advance, start_config
+from structgen.grammar.json_string import canonical as canonical_spelling
+from structgen.grammar.json_string import free_text
 from structgen.grammar.numba_cache import jit
-from structgen.grammar.tables import Array
+from structgen.grammar.program import ProgramBuilder
+from structgen.grammar.tables import FINAL, GROW, Array, grown, new_tables, with_scratch
 from structgen.grammar.token_trie import TokenTrie, build_trie
 
 QUOTE = 0x22
+FAILS, STAYS, LEAVES = range(3)
 
 
 class PlainText(NamedTuple):
@@ -31,6 +37,9 @@ class PlainText(NamedTuple):
         group_tokens: int32[n], token ids.
         length: int32[V], characters before the quote.
         rest: the tokens that are neither plain text nor exits.
+        free_mask, canonical_mask: int32[mask_words], all tokens that stay inside a string: plain text, and those of
+            the rest that hold whole or begun escapes and characters, where escapes are free or canonical.
+        free_leaving, canonical_leaving: those of the rest that may leave the string behind an escape.
     """
 
     masks: Array
@@ -40,6 +49,10 @@ class PlainText(NamedTuple):
     group_tokens: Array
     length: Array
     rest: TokenTrie
+    free_mask: Array
+    free_leaving: TokenTrie
+    canonical_mask: Array
+    canonical_leaving: TokenTrie
 
 
 def plain_text(tokens: Sequence[bytes | None], blob: Array, starts: Array, mask_words: int) -> PlainText:
@@ -65,8 +78,41 @@ def plain_text(tokens: Sequence[bytes | None], blob: Array, starts: Array, mask_
 
     some = np.array([bool(token) for token in tokens], dtype=np.bool_)
     others = build_trie(tokens, np.flatnonzero(some & ~plain).tolist())
-    rest = build_trie(tokens, np.flatnonzero(some & ~plain & ~exits).tolist())
-    return PlainText(np.ascontiguousarray(masks), others, suffixes, group_start, group_tokens, lengths, rest)
+    rest_ids = np.flatnonzero(some & ~plain & ~exits)
+    rest = build_trie(tokens, rest_ids.tolist())
+    sorted_: list[Array | TokenTrie] = []
+    for canonical in (False, True):
+        kinds = _behaviour(blob, starts, rest_ids, canonical=canonical)
+        mask_bits = bits[longest].copy()
+        mask_bits[rest_ids[kinds == STAYS]] = True
+        sorted_.append(np.packbits(mask_bits, bitorder="little").view(np.int32))
+        sorted_.append(build_trie(tokens, rest_ids[kinds == LEAVES].tolist()))
+    masks = np.ascontiguousarray(masks)
+    return PlainText(masks, others, suffixes, group_start, group_tokens, lengths, rest, *sorted_)  # type: ignore[arg-type]
+
+
+def _behaviour(blob: Array, starts: Array, ids: Array, *, canonical: bool) -> Array:
+    """For each token, whether it FAILS inside a string, STAYS in it, or LEAVES it: asked of the automaton itself."""
+    builder = ProgramBuilder()
+    outside = builder.reserve()
+    builder.set_ranges(outside, [(0, 255, outside)])
+    beyond = builder.split([outside, builder.accept])
+    inside = builder.reserve()
+    if canonical:
+        builder.set_ranges(inside, [*canonical_spelling(builder, ANY, inside), (QUOTE, QUOTE, beyond)])
+    else:
+        inside = free_text(builder, beyond)
+    program = builder.finish(inside)
+    tables = with_scratch(new_tables(program, program.byte_distance))
+    config = start_config(tables, program.start)
+    kinds = np.empty(len(ids), np.int8)
+    for index, token in enumerate(ids.tolist()):
+        following = advance(tables, config, blob, starts[token], starts[token + 1])
+        while following == GROW:
+            tables = grown(tables)
+            following = advance(tables, config, blob, starts[token], starts[token + 1])
+        kinds[index] = FAILS if following < 0 else (LEAVES if tables.config[following, FINAL] else STAYS)
+    return kinds
 
 
 @jit

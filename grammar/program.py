@@ -79,7 +79,8 @@ class Interior(IntEnum):
 
     NONE = 0
     FREE = 1  # any plain text leads back to this very state
-    KEY = 3  # as FREE, and the text is a key, which must not come twice
+    KEY = 3  # as FREE, spelled canonically, and the text is a key, which must not come twice
+    CANONICAL = 4  # as FREE, spelled canonically
     COUNTED = 2  # any plain character leads to RETURN, with a LOOP on top of the stack
 
 

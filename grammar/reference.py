@@ -7,6 +7,7 @@ What the fast path says must be the same; tests compare them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,27 @@ Stack = tuple[Any, ...]  # () is empty; else (return state, count, stack below)
 Pairs = frozenset[tuple[int, Stack]]
 
 OPENED, CALLED = -1, -2  # counts of the frames that OBJECT and CALL push
+
+_PIECE = re.compile(rb'"((?:[^"\\]|\\.)*)("|\\?\Z)|[{}\[\],]', re.DOTALL)
+
+
+def repeats_a_key(text: bytes) -> bool:
+    """Whether some object in the beginning of a JSON text, finished or not, has a finished key twice."""
+    levels: list[set[bytes] | None] = []  # the keys of each open object; None for an array
+    expects_key = False
+    for piece in _PIECE.finditer(text):
+        if piece[1] is not None:
+            keys = levels[-1] if expects_key and piece[2] == b'"' else None
+            if keys is not None:
+                if piece[1] in keys:
+                    return True
+                keys.add(piece[1])
+        elif piece[0] in b"{[":
+            levels.append(set() if piece[0] == b"{" else None)
+        elif piece[0] in b"}]":
+            levels.pop()
+        expects_key = piece[1] is None and piece[0] in b"{," and bool(levels) and levels[-1] is not None
+    return False
 
 
 class Reader:
@@ -93,7 +115,7 @@ class Liveness:
             return alive[reader.edges[a]] and self._members_live(state)
         if op == Op.CHOOSE:
             return any(alive[start] for _, start in reader.groups(state, 2))
-        if op == Op.CLOSE:
+        if op in (Op.CLOSE, Op.KEY_END):
             return alive[b]
         steps = reader.byte_edges(state)
         return any(alive[to] and not self._single.isdisjoint(values) for values, to in steps) or self._spelled(state)
@@ -167,7 +189,9 @@ class ReferenceMatcher:
         words = {token for token in vocabulary.tokens if token}
         self._possible = Liveness(self._reader, range(256))
         self._spellable = Liveness(self._reader, {word[0] for word in words if len(word) == 1}, words)
+        self._has_other_keys = any(word[0] == Op.KEY_END for word in self._reader.code)
         self._pairs = self._closure([(program.start, ())])
+        self._text = b""
         self.is_terminated = False
 
     @property
@@ -194,12 +218,14 @@ class ReferenceMatcher:
         if not self._lives(pairs):
             return False
         self._pairs = pairs
+        self._text += token
         return True
 
     def accept_string(self, text: bytes) -> bool:
         """Advance by raw bytes."""
         pairs = self._after(text)
-        self._pairs = pairs or self._pairs
+        if pairs:
+            self._pairs, self._text = pairs, self._text + text
         return bool(pairs)
 
     def _lives(self, pairs: Pairs) -> bool:
@@ -214,7 +240,8 @@ class ReferenceMatcher:
                 for values, following in self._reader.byte_edges(state)
                 if byte in values
             )
-        return pairs
+        fits = bool(pairs) and not (self._has_other_keys and repeats_a_key(self._text + text))
+        return pairs if fits else frozenset()
 
     def _closure(self, pairs: Iterable[tuple[int, Stack]]) -> Pairs:
         """Follow all that consumes nothing; keeps pairs that consume a byte or accept."""
@@ -244,8 +271,10 @@ class ReferenceMatcher:
             body, exit_ = reader.edges[a : a + 2]
             again = [] if most == 0 else [(body, (state, 0, stack))]
             return again + ([(exit_, stack)] if b == 0 else [])
+        if op == Op.KEY_END:
+            return [(b, stack)]
         if op == Op.TEXT:
-            return self._text(state, 0, stack)
+            return self._read_on(state, 0, stack)
         if op == Op.OBJECT:
             return [(reader.edges[a], (state, OPENED, stack))]
         if op == Op.CHOOSE:
@@ -259,7 +288,7 @@ class ReferenceMatcher:
         if count == CALLED:
             return [(ret, below)]
         if self._reader.code[ret][0] == Op.TEXT:
-            return self._text(ret, count, below)
+            return self._read_on(ret, count, below)
         _, a, least, most = self._reader.code[ret]
         body, exit_ = self._reader.edges[a : a + 2]
         done = count + 1
@@ -269,7 +298,7 @@ class ReferenceMatcher:
             following.append((body, (ret, kept, below)))
         return following
 
-    def _text(self, state: int, count: int, stack: Stack) -> list[tuple[int, Stack]]:
+    def _read_on(self, state: int, count: int, stack: Stack) -> list[tuple[int, Stack]]:
         """On from a TEXT state after `count` characters."""
         fields, pairs = self._reader.text(state)
         least, most = fields[TextField.LEAST], fields[TextField.MOST]

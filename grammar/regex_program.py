@@ -6,7 +6,7 @@ unrolled. Assertions at the ends of the pattern are resolved here; others go thr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from structgen.grammar.char_dfa import CharDFA, char_dfa, word_lengths
 from structgen.grammar.charset import ANY, CharSet, union
@@ -30,16 +30,35 @@ from structgen.grammar.regex_tree import (
 from structgen.grammar.tables import INFINITE
 
 Edges = list[tuple[int, int, int]]
-Spelling = Callable[[ProgramBuilder, CharSet, int], Edges]  # byte edges for one character of a set, then a state
+
+
+class Spelling(Protocol):
+    """How characters are written.
+
+    Attributes:
+        interior: what a loop over any character is, in a JSON string; NONE outside of one.
+    """
+
+    interior: Interior
+
+    def __call__(self, builder: ProgramBuilder, chars: CharSet, then: int, /) -> Edges:
+        """Byte edges for one character of a set, and then a state."""
+
+
+class Raw:
+    """Characters in plain UTF-8."""
+
+    interior = Interior.NONE
+
+    def __call__(self, builder: ProgramBuilder, chars: CharSet, then: int, /) -> Edges:
+        return builder.characters(chars, then)
+
+
+raw = Raw()
 
 ANY_TEXT = Repeat(Chars(ANY), 0, None)
 UNROLLED = 4  # repetitions of one character that are cheaper as states than as a counter
 MAX_STRIP_DEPTH = 200
-
-
-def raw(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
-    """Characters in plain UTF-8."""
-    return builder.characters(chars, then)
 
 
 def regex_program(pattern: str) -> Program:
@@ -119,7 +138,7 @@ def _place_repeat(
         if least == 1:
             builder.set_split(state, [body])
         if anything:
-            builder.set_ranges(body, spelling(builder, ANY, hub), Interior.FREE)
+            builder.set_ranges(body, spelling(builder, ANY, hub), spelling.interior)
             return []
         return [(item, body, hub)]
     if (least, most) == (0, 1):
@@ -132,9 +151,6 @@ def _place_repeat(
         least, item = 0, without_empty(item)
     body = builder.reserve()
     builder.set_loop(state, body, after, least, most)
-    if anything:
-        builder.set_ranges(body, spelling(builder, ANY, builder.accept), Interior.COUNTED)
-        return []
     return [(item, body, builder.accept)]
 
 
@@ -187,7 +203,7 @@ def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelli
             entry = builder.reserve()
             builder.set_split(entries[state], [entry, then])
         # Text that leads from the split back to the split is as good as a loop of the RANGES state itself.
-        builder.set_ranges(entry, edges, Interior.FREE if loops_freely else Interior.NONE)
+        builder.set_ranges(entry, edges, spelling.interior if loops_freely else Interior.NONE)
     return entries[0]
 
 

@@ -39,7 +39,7 @@ def is_tiktoken(path: Path) -> bool:
     """Whether the file begins with a line of base64 and a rank."""
     with path.open("rb") as file:
         words = file.readline(200).split()
-    return len(words) == 2 and words[1].isdigit() and words[0].replace(b"=", b"").replace(b"/", b"").isalnum()
+    return len(words) == 2 and words[1].isdigit() and words[0].translate(None, b"+/=").isalnum()
 
 
 def read_tiktoken(path: Path) -> tuple[list[bytes | None], dict[str, int], Callable[[bytes], list[int]]]:

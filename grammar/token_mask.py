@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, transition
+from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, intern, transition
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.plain_text import QUOTE, PlainText, is_plain_byte
 from structgen.grammar.program import Interior
@@ -32,7 +32,9 @@ from structgen.grammar.tables import (
 )
 from structgen.grammar.token_trie import TokenTrie
 
-FREE, COUNTED = int(Interior.FREE), int(Interior.COUNTED)
+FREE, COUNTED, CANONICAL = int(Interior.FREE), int(Interior.COUNTED), int(Interior.CANONICAL)
+# Behind an incomplete character or escape, at most this many more tokens are needed than before it.
+MARGIN = 16
 ANY_ROOM = 1 << 30
 
 
@@ -44,7 +46,7 @@ def fill(
 
     Args:
         trie: all tokens of the vocabulary.
-        path: int32[height + 1], scratch.
+        path: int32[2 * (height + 1)], scratch.
         mask: int32[mask_words], overwritten.
         seen: int64[3], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
             the highest after one that only the limit forbids, and whether tokens end keys that were not declared.
@@ -53,14 +55,110 @@ def fill(
     """
     seen[0], seen[1], seen[2] = 0, 0, 0
     room = _room(tables, config, limit, seen)
-    if room < 0 or (room < ANY_ROOM and not _only_interior_takes_text(tables, config)):
+    if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
         mask[:] = 0
         return _walk(tables, trie, config, limit, path, mask, seen)
-    mask[:] = plain.masks[min(room, len(plain.masks) - 1)]
-    if not _is_simple_interior(tables, config):
+    longest = len(plain.masks) - 1
+    if room == ANY_ROOM:
+        base = _base(tables, config)
+        if base < 0:
+            return base
+        status = _inside(tables, plain, base, limit, path, mask, seen)
+        if status < 0 or base == config:
+            return status
+        return _difference(tables, plain.others, config, base, limit, path, mask, seen)
+    mask[:] = plain.masks[min(room, longest)]
+    if not _is_counted_interior(tables, config):
         return _walk(tables, plain.others, config, limit, path, mask, seen)
+    if room > longest:
+        return _inside(tables, plain, config, limit, path, mask, seen)
     status = _exits(tables, plain, config, room, limit, path, mask, seen)
     return status if status < 0 else _walk(tables, plain.rest, config, limit, path, mask, seen)
+
+
+@jit
+def _base(tables: Tables, config: int) -> int:
+    """The configuration of one pair inside a string with room for any text, of those in `config`; or GROW.
+
+    Keys that must not be some names are read, but for those names, as this configuration reads them.
+    """
+    start = tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
+        key = tables.elements[index]
+        state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
+        kind = interior_kind(tables, state)
+        if kind in (0, COUNTED):
+            continue
+        if tables.code[state, 0] == EXCEPT:
+            state = tables.code[state, 3]
+        tables.work[1, 0] = stack << np.int64(32) | np.int64(state)
+        return intern(tables, 1)
+    return config
+
+
+@jit
+def _inside(tables: Tables, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
+    """The mask of a configuration inside a string that has room for any token."""
+    start = tables.config[config, START]
+    kind = 0
+    for index in range(start, start + tables.config[config, LENGTH]):
+        kind = max(kind, interior_kind(tables, tables.elements[index] & np.int64(0xFFFFFFFF)))
+    canonical = kind in (KEY, CANONICAL)
+    mask[:] = plain.canonical_mask if canonical else plain.free_mask
+    status = _exits(tables, plain, config, ANY_ROOM, limit, path, mask, seen)
+    if status < 0:
+        return status
+    leaving = plain.canonical_leaving if canonical else plain.free_leaving
+    return _walk(tables, leaving, config, limit, path, mask, seen)
+
+
+@jit
+def _difference(
+    tables: Tables, trie: TokenTrie, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
+) -> int:
+    """Turn the mask of `base` into that of `config`: only tokens on which the two go different ways are visited."""
+    half = len(path) // 2
+    path[0], path[half] = config, base
+    node, nodes = 0, len(trie.byte)
+    while node < nodes:
+        depth, byte = trie.depth[node], trie.byte[node]
+        here, there = path[depth], path[half + depth]
+        following = tables.transitions[here, byte]
+        if following == UNKNOWN:
+            following = transition(tables, here, byte)
+            if following < UNKNOWN:
+                return following
+        beside = DEAD
+        if there >= 0:
+            beside = tables.transitions[there, byte]
+            if beside == UNKNOWN:
+                beside = transition(tables, there, byte)
+                if beside < UNKNOWN:
+                    return beside
+        if following == beside:
+            node = trie.end[node]
+            continue
+        if following == DEAD:
+            for inner in range(node, trie.end[node]):
+                _clear_token(mask, trie.same, trie.token[inner])
+            node = trie.end[node]
+            continue
+        path[depth + 1], path[half + depth + 1] = following, beside
+        seen[2] |= tables.config[following, ENDS_KEY]
+        if trie.token[node] >= 0:
+            if _is_within(tables, following, limit, seen):
+                _set_token(mask, trie.same, trie.token[node])
+            else:
+                _clear_token(mask, trie.same, trie.token[node])
+        node += 1
+    return 0
+
+
+@jit
+def _clear_token(mask: Array, same: Array, token: int) -> None:
+    while token >= 0:
+        mask[token >> 5] &= ~(np.int32(1) << np.int32(token & 31))
+        token = same[token]
 
 
 @jit
@@ -171,29 +269,27 @@ def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
         needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1
         if tables.code[state, 0] == EXCEPT:
             needed += DETOUR  # text that ends in a forbidden key
-        if needed > limit:
+        if needed + MARGIN > limit:
             return -1
-        seen[0] = max(seen[0], needed)
+        seen[0] = max(seen[0], needed + MARGIN)
         if kind != COUNTED:
             room = ANY_ROOM
         else:
             most = tables.code[tables.stack[stack, RETURN_TO], 3]
-            room = max(room, ANY_ROOM if most < 0 else most - tables.stack[stack, COUNT])
+            room = max(room, ANY_ROOM - 1 if most < 0 else most - tables.stack[stack, COUNT])
     return room
 
 
 @jit
-def _is_simple_interior(tables: Tables, config: int) -> bool:
-    """Whether plain text changes nothing but a count: one pair inside a string, and at most its closing quote.
+def _is_counted_interior(tables: Tables, config: int) -> bool:
+    """Whether plain text changes nothing but a count: one pair inside a counted text, and its closing quote.
 
-    With a count, the quote must be open now, so that it stays open behind any more text.
+    The quote must be open now, so that it stays open behind any more text.
     """
     start, length = tables.config[config, START], tables.config[config, LENGTH]
-    first = tables.elements[start] & np.int64(0xFFFFFFFF)
-    if length == 1:
-        return tables.code[first, 0] == RANGES and tables.code[first, 3] in (FREE, KEY)
     if length != 2:
         return False
+    first = tables.elements[start] & np.int64(0xFFFFFFFF)
     second = tables.elements[start + 1] & np.int64(0xFFFFFFFF)
     if tables.code[first, 0] == BYTE:
         first, second = second, first

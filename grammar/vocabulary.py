@@ -82,9 +82,18 @@ class Vocabulary:
         return plain_text(self.tokens, *self.token_bytes, self.mask_words)
 
     @cached_property
-    def quoted_twice(self) -> tuple[int, ...]:
-        """The tokens with two quotes or more, which could hold a whole key."""
-        return tuple(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 2)
+    def whole_keys(self) -> dict[bytes, list[int]]:
+        """The tokens that may hold a whole key, by what is between their first two quotes."""
+        found: dict[bytes, list[int]] = {}
+        for i, token in enumerate(self.tokens):
+            if token and token.count(b'"') >= 2:
+                found.setdefault(token.split(b'"')[1], []).append(i)
+        return found
+
+    @cached_property
+    def several_keys(self) -> tuple[int, ...]:
+        """The tokens with three quotes or more, which may hold a key behind something else."""
+        return tuple(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 3)
 
     def subtree(self, text: bytes, *, whole: bool = True) -> list[int]:
         """The tokens that begin with `text`; with whole=False only those that are `text`."""
@@ -101,8 +110,8 @@ class Vocabulary:
         return ids
 
     def path_scratch(self) -> Array:
-        """int32[height + 1] for a walk through the trie."""
-        return np.empty(self.trie.height + 1, np.int32)
+        """int32[2 * (height + 1)] for walks through the trie."""
+        return np.empty(2 * (self.trie.height + 1), np.int32)
 
     @cached_property
     def eos_mask(self) -> Array:
