@@ -175,6 +175,19 @@ def test_keys_that_need_a_long_way_round(order: str, allowed: Allowed) -> None:
     check(grammar, vocabulary, allowed, random.Random(order), 60)
 
 
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_many_keys_with_one_beginning(order: str, bytes_only: Vocabulary, allowed: Allowed) -> None:
+    """A key that has come before must be made longer, and so must that one."""
+    schema = {"type": "object", "additionalProperties": {"type": "null"}}
+    compiled = Grammar.from_json_schema(schema, property_order=order, whitespace="compact").compile(bytes_only)
+    text = b"{" + b"".join(b'"%s":null,' % (b"a" * length) for length in range(9)) + b'"aaa'
+    for budget in range(40):
+        matcher = compiled.matcher()
+        assert all(matcher.accept(byte) for byte in text)
+        least = matcher.min_tokens_to_complete
+        assert finish(matcher, allowed, least + budget, random.Random(budget), budget % 2 == 0) <= least + budget
+
+
 @pytest.mark.nojit
 def test_the_bound_of_literals_is_exact(bytes_only: Vocabulary, smollm2: Vocabulary) -> None:
     value = {"name": "value", "other": ["x", None]}

@@ -1,4 +1,4 @@
-"""A sample of MaskBench's development half, when it lies beside the checkout: nothing is wrongly accepted or rejected."""
+"""A sample of MaskBench's development half, when it lies beside the checkout: no wrong answer."""
 
 from __future__ import annotations
 

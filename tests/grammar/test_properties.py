@@ -9,13 +9,14 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import regress
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import extend
 
 from structgen.grammar import CompiledGrammar, Grammar, GrammarLimitError, Matcher, UnsatisfiableError, Vocabulary
 
@@ -213,8 +214,17 @@ def _compiled(schema: Any, vocabulary: Vocabulary, **options: Any) -> Any:
         return None
 
 
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    # In Python's regexes, `$` matches before a line end too.
+    if isinstance(value, str) and regress.Regex(pattern, "u").find(value) is None:
+        yield ValidationError(pattern)
+
+
+ORACLE = extend(Draft202012Validator, {"pattern": _pattern})
+
+
 def _oracle(schema: Any, value: Any) -> bool:
-    return bool(Draft202012Validator(schema).is_valid(value))
+    return bool(ORACLE(schema).is_valid(value))
 
 
 def _accepts(compiled: CompiledGrammar, text: str) -> bool:

@@ -17,8 +17,6 @@ from structgen.grammar import (
 from structgen.grammar.regex_syntax import parse_regex
 from structgen.grammar.regex_tree import Alt, Chars, Concat, Empty, Node, Repeat, nullable, repeat
 
-pytestmark = pytest.mark.nojit
-
 FAULTS = [
     ("a)", 1, "closes nothing"),
     ("(a", 0, "never closed"),
@@ -71,6 +69,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize(("pattern", "position", "message"), FAULTS)
 def test_faults(pattern: str, position: int, message: str) -> None:
     with pytest.raises(GrammarSyntaxError, match=message) as caught:
@@ -82,6 +81,7 @@ def test_faults(pattern: str, position: int, message: str) -> None:
     assert lines[-2][4:] == pattern
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize(
     ("pattern", "hint"), [("*", r"\*"), ("(", r"\("), ("[", r"\["), ("a{2}{3}", "(?:"), ("\\Z", "$"), ("\\01", r"\x")]
 )
@@ -117,6 +117,7 @@ def test_limits(bytes_only: Vocabulary) -> None:
         Grammar.from_json_schema({"type": "string", "pattern": "(?:a|b)*a(?:a|b){20}\\b"})
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize("pattern", ["[]", "a[]b", "[^\\s\\S]", "(?:[]|[])+"])
 def test_nothing_matches(pattern: str, bytes_only: Vocabulary) -> None:
     with pytest.raises(UnsatisfiableError):
@@ -149,6 +150,7 @@ def test_deep_nesting_of_optional_repetitions(depth: int, bytes_only: Vocabulary
         Grammar.from_regex("(?:" * depth + "a?b?" + "){2,3}" * depth).compile(bytes_only)
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize(
     ("inner", "outer", "merged"),
     [
@@ -185,6 +187,7 @@ def test_simplest_forms() -> None:
     assert isinstance(repeat(Empty(), 3, None), Empty)
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize(
     ("pattern", "kind", "empty"),
     [
