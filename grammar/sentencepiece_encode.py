@@ -18,6 +18,7 @@ from structgen.grammar.sentencepiece_model import BPE, PieceType, SentencePieceM
 from structgen.grammar.token_bytes import BYTE_TOKEN, SPACE_MARK
 
 UNKNOWN_PENALTY = 10.0  # how much worse than the worst piece an unknown character is
+USER_BONUS = 0.1  # for each further character of a user-defined piece: better than any piece, and the longer the better
 REMEMBERED_WORDS = 1 << 16
 _WORD = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
 _CROSSING = re.compile(f"[^{SPACE_MARK}]{SPACE_MARK}")
@@ -43,7 +44,7 @@ class SentencePieceEncoder:
         self._word = lru_cache(maxsize=REMEMBERED_WORDS if by_word else 64)(lambda text: tuple(whole(text)))
         self._by_word = by_word
         normal = [score for score, kind in zip(model.scores, model.types, strict=True) if kind == PieceType.NORMAL]
-        self._worst, self._best = min(normal, default=0.0), max(normal, default=0.0)
+        self._worst = min(normal, default=0.0)
 
     def __call__(self, text: str) -> list[int]:
         if not self._model.escape_spaces:
@@ -169,7 +170,7 @@ class SentencePieceEncoder:
         if index is None or self._model.types[index] == PieceType.UNUSED:
             return None
         if self._model.types[index] == PieceType.USER_DEFINED:
-            return len(piece) * self._best - 0.1
+            return USER_BONUS * (len(piece) - 1)
         return self._model.scores[index]
 
 

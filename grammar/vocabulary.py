@@ -51,7 +51,7 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, *, size: int | None = None) -> Vocabulary:
-        """From a Hugging Face `tokenizer.json` (file or folder), a GGUF file, or a tokenizer object."""
+        """From a tokenizer file of any kind that `load_tokenizer` reads, a folder with one, or a tokenizer object."""
         from structgen.grammar.tokenizer_files import load_tokenizer
 
         loaded = load_tokenizer(tokenizer)
