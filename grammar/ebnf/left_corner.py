@@ -17,7 +17,7 @@ from structgen.grammar.ebnf.machine import Machine
 from structgen.grammar.ebnf.network import END, START, Call, Edge, Network
 from structgen.grammar.errors import GrammarLimitError
 
-MAX_EDGES = 300_000  # of all machines of a grammar
+MAX_EDGES = 150_000  # of all machines of a grammar
 SMALL_MACHINE = 600  # edges up to which all rules at the left edge become members
 SMALL_TOTAL = 30_000  # ... while all machines together have fewer edges
 
@@ -50,7 +50,7 @@ class LeftCorners:
         if self._edges > MAX_EDGES:
             hint = "too many rules begin with each other: begin some of them with a literal"
             raise GrammarLimitError("the grammar is too large once its left recursion is resolved", hint=hint)
-        return _Composition(name, members, self._networks, self._firsts).machine.determinised()
+        return _Composition(name, members, self._networks, self._firsts).finish().determinised()
 
     def _members(self, name: str) -> tuple[list[str], int]:
         members, size = self._reached(name, within=False, limit=SMALL_MACHINE)
@@ -108,8 +108,10 @@ class _Composition:
         for member in members:
             self.base[member] = len(self.machine.edges)
             self.machine.edges += [[] for _ in networks[member].edges]
-        # Where to go on when a member has ended: (the rule that began with it, a machine state).
+        # Where to go on when a member has ended: (the rule that began with it, a state of its network).
         self.ends: dict[str, list[tuple[str, int]]] = {member: [] for member in members}
+        self.inner_ends: dict[str, int] = {name: _DONE}
+        self.pending: list[tuple[str, int]] = []
         for member in members:
             self.begin(member, firsts[member])
         for member in members:
@@ -117,44 +119,53 @@ class _Composition:
 
     def begin(self, member: str, first: list[Edge]) -> None:
         for label, target in first:
-            place = self.base[member] + target
             if isinstance(label, Call) and label.name in self.base:
-                self.ends[label.name].append((member, place))
+                self.ends[label.name].append((member, target))
             else:
-                self.machine.edges[0].append((label, place))
+                self.machine.edges[0].append((label, self.base[member] + target))
 
     def copy(self, member: str) -> None:
         network, base, edges = self.networks[member], self.base[member], self.machine.edges
-        last = self.last_states(member)
+        inner = Call(self.name)
         for source, listed in enumerate(network.edges):
             edges[base + source] += [
-                (label, self.behind_itself(member) if label == Call(member) and target in last else base + target)
+                (label, self.inner_end(member) if label == inner and _is_last(network, target) else base + target)
                 for label, target in listed
             ]
-        edges[base + END] += [(None, place) for _, place in self.ends[member]]
+        edges[base + END] += [(None, self.base[outer] + target) for outer, target in self.ends[member]]
         if member == self.name:
             edges[base + END].append((None, _DONE))
 
-    def last_states(self, member: str) -> set[int]:
-        """States from which nothing but the end of the rule follows."""
-        network = self.networks[member]
-        if not any(call == Call(member) for _, call, _ in network.calls()):
-            return set()
-        return {
-            target
-            for _, call, target in network.calls()
-            if call == Call(member)
-            and all(label is None for state in network.closure(target) for label, _ in network.edges[state])
-        }
+    def inner_end(self, member: str) -> int:
+        """Where a member goes on when it has ended with the rule itself, as E does in `E: E "+" E`.
 
-    def behind_itself(self, member: str) -> int:
-        """Where a rule goes on when it ends with itself, as E does in `E: E "+" E`.
-
-        What may follow the inner E as part of an outer one may as well be read by the inner one itself. So it need
-        not be read here, and one way to read `1+1+1` is left of exponentially many.
+        What may follow the inner E as part of the outer one can as well be read by the inner one. So at the end of
+        the outer one nothing more is read, the inner call is the last thing of all and needs no frame, and one way
+        to read `1+1+1` is left of many.
         """
-        if member == self.name:
-            return _DONE
-        state = self.machine.state()
-        self.machine.edges[state] = [(None, place) for outer, place in self.ends[member] if outer != member]
-        return state
+        todo = [member]
+        while todo:
+            one = todo.pop()
+            if one in self.inner_ends:
+                continue
+            state = self.inner_ends[one] = self.machine.state()
+            todo += [outer for outer, target in self.ends[one] if _is_last(self.networks[outer], target)]
+            self.pending.append((one, state))
+        return self.inner_ends[member]
+
+    def finish(self) -> Machine:
+        """Connect the inner ends; members that are nothing but this one end with it."""
+        for member, state in self.pending:
+            self.machine.edges[state] = [
+                (
+                    None,
+                    self.inner_ends[outer] if _is_last(self.networks[outer], target) else self.base[outer] + target,
+                )
+                for outer, target in self.ends[member]
+            ]
+        return self.machine
+
+
+def _is_last(network: Network, state: int) -> bool:
+    """Whether nothing but the end of the rule follows."""
+    return all(label is None for one in network.closure(state) for label, _ in network.edges[one])
