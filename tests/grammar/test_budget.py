@@ -91,7 +91,6 @@ def finish(matcher: Matcher, allowed: Allowed, budget: int, chance: random.Rando
     taken = 0
     while not matcher.is_terminated:
         left = budget - taken
-        assert matcher.min_tokens_to_complete <= left
         mask = allowed(matcher, left)
         assert mask, f"nothing is allowed with {left} of {budget} left"
         free = allowed(matcher)

@@ -73,6 +73,46 @@ def test_mask_of_a_large_vocabulary(
         matcher.accept(chance.choice([0, *sorted(mask)]))
 
 
+TEXT = {"type": "string"}
+A_AND_AB = {"type": "object", "properties": {"a": TEXT, "ab": TEXT}, "required": ["a"]}
+THREE = {"type": "object", "properties": {"a": {}, "aa": {}, 'a"': {}}, "additionalProperties": TEXT}
+ONLY_A = {"type": "object", "properties": {"a": TEXT}, "additionalProperties": False}
+UNION = {"anyOf": [TEXT | {"minLength": 3}, TEXT | {"pattern": "^a"}, {"enum": ["b", "abc"]}]}
+INSIDE: list[tuple[Any, list[bytes]]] = [
+    (True, [b'"', b'"a', b'"\\', b'"\xc3', b'["', b'{"', b'{"a', b'{"a":"', b'{"a":1,"', b'{"a":1,"a', b'[{"a":1},{"']),
+    (True, [b'{"a":1,"ab":{"', b'{"a":1,"\xc3', b'{"a":1,"\\', b'{"a":1,"a\\']),
+    ({"type": "object", "additionalProperties": TEXT}, [b'{"', b'{"a":"', b'{"a":"x","', b'{"a":"x","a', b'{"":"","']),
+    (A_AND_AB, [b'{"a":"', b'{"a":"","', b'{"a":"","a']),
+    (ONLY_A, [b'{"a":"', b'{"a":"\\']),
+    (THREE, [b'{"', b'{"a', b'{"x":"', b'{"x":"","']),
+    ({"type": "array", "items": TEXT, "maxItems": 2}, [b'["', b'["a","', b'["a","x']),
+    (TEXT | {"maxLength": 3}, [b'"', b'"a', b'"ab', b'"abc', b'"\xc3']),
+    (TEXT | {"minLength": 2, "maxLength": 9}, [b'"', b'"a', b'"ab']),
+    (TEXT | {"pattern": "b+"}, [b'"', b'"a', b'"b', b'"ab', b'"\\']),
+    (TEXT | {"pattern": "^[^]{2,5}$"}, [b'"', b'"a', b'"abc']),
+    (TEXT | {"pattern": "a", "maxLength": 4}, [b'"', b'"a', b'"xyz']),
+    (UNION, [b'"', b'"a', b'"b', b'"x', b'"abc']),
+    ({"anyOf": [TEXT | {"maxLength": 2}, TEXT | {"pattern": "x"}]}, [b'"', b'"a', b'"ab', b'"abc', b'"ax']),
+]
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+@pytest.mark.parametrize("whitespace", ["flexible", "compact"])
+@pytest.mark.parametrize("index", range(len(INSIDE)))
+def test_masks_inside_of_strings(index: int, whitespace: str, order: str, merged: Vocabulary, allowed: Allowed) -> None:
+    schema, beginnings = INSIDE[index]
+    compiled = Grammar.from_json_schema(schema, whitespace=whitespace, property_order=order).compile(merged)
+    id_of = {token: token_id for token_id, token in enumerate(merged.tokens) if token and len(token) == 1}
+    for text in beginnings:
+        matcher, twin = compiled.matcher(), ReferenceMatcher(compiled.grammar.program, merged)
+        for byte in text:
+            assert matcher.accept(id_of[bytes((byte,))])
+            assert twin.accept(id_of[bytes((byte,))])
+        assert allowed(matcher) == tried(matcher) == twin.allowed_tokens(), text
+        for budget in (matcher.min_tokens_to_complete, matcher.min_tokens_to_complete + 4):
+            assert allowed(matcher, budget) <= tried(matcher), (text, budget)
+
+
 @pytest.mark.nojit
 def test_padding_is_never_allowed(allowed: Allowed) -> None:
     vocabulary = Vocabulary([*BYTES, None], [256], size=1000)
