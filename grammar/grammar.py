@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from structgen.grammar.compiler import CompiledGrammar
 from structgen.grammar.errors import SchemaError, UnsatisfiableError
 from structgen.grammar.program import Program, ProgramBuilder
 from structgen.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from structgen.grammar.outlines_backend import OutlinesGrammar
 
 
 class Grammar:
@@ -16,12 +19,14 @@ class Grammar:
 
     Attributes:
         program: its automaton.
-        kind: "json_schema", "regex" or "choice".
+        kind: "json_schema", "regex", "choice" or "ebnf".
+        source: the pattern of a regex, the texts of choices; None for other kinds.
     """
 
-    def __init__(self, program: Program, kind: str) -> None:
+    def __init__(self, program: Program, kind: str, source: str | tuple[str, ...] | None = None) -> None:
         self.program = program
         self.kind = kind
+        self.source = source
 
     def __repr__(self) -> str:
         return f"Grammar(kind={self.kind!r}, states={self.program.size})"
@@ -55,7 +60,7 @@ class Grammar:
         """
         from structgen.grammar.regex_program import regex_program
 
-        return cls(regex_program(pattern), "regex")
+        return cls(regex_program(pattern), "regex", pattern)
 
     @classmethod
     def from_choices(cls, choices: Iterable[str]) -> Grammar:
@@ -77,12 +82,50 @@ class Grammar:
             words = [(text.encode(), builder.accept) for text in texts]
         except UnicodeEncodeError as error:
             raise SchemaError("a choice has a lone surrogate", hint="use valid Unicode text") from error
-        return cls(builder.finish(literal_alternatives(builder, words)), "choice")
+        return cls(builder.finish(literal_alternatives(builder, words)), "choice", tuple(texts))
 
-    def compile(self, vocabulary: Vocabulary) -> CompiledGrammar:
+    @classmethod
+    def from_ebnf(
+        cls, text: str, *, syntax: Literal["auto", "gbnf", "lark"] = "auto", start: str | None = None
+    ) -> Grammar:
+        """The texts of a context-free grammar, left-recursive and ambiguous ones included.
+
+        The language is one over characters: no lexer lets the longest terminal win. A text matches when it can be
+        cut into terminals in any way.
+
+        Args:
+            text: GBNF as llama.cpp reads it (`root ::= "a" root | [0-9]+`), or a subset of Lark's notation
+                (`start: "a" start | /[0-9]+/`; `%ignore` and `%import common.NAME` are understood).
+            syntax: "auto" takes a text with a rule in `::=` for GBNF.
+            start: the rule to begin with; "root" in GBNF and "start" in Lark's notation when left out.
+        Raises:
+            GrammarSyntaxError: with `position`, line, column and caret. UnsatisfiableError: nothing matches.
+            GrammarLimitError: too large.
+        """
+        from structgen.grammar.ebnf.ebnf_program import ebnf_program
+
+        return cls(ebnf_program(text, syntax, start), "ebnf")
+
+    @overload
+    def compile(self, vocabulary: Vocabulary, *, backend: Literal["structgen"] = "structgen") -> CompiledGrammar: ...
+
+    @overload
+    def compile(self, vocabulary: Vocabulary, *, backend: Literal["outlines-core"]) -> OutlinesGrammar: ...
+
+    def compile(
+        self, vocabulary: Vocabulary, *, backend: Literal["structgen", "outlines-core"] = "structgen"
+    ) -> CompiledGrammar | OutlinesGrammar:
         """Bind to a tokenizer. Cheap: masks are computed when first needed, and kept.
 
+        Args:
+            backend: "outlines-core" is for comparison, with trusted regexes and choices only (see outlines_backend.py).
         Raises:
             UnsatisfiableError: nothing that matches can be spelled with this vocabulary.
         """
+        if backend == "outlines-core":
+            from structgen.grammar.outlines_backend import OutlinesGrammar
+
+            return OutlinesGrammar(self, vocabulary)
+        if backend != "structgen":
+            raise ValueError(f'backend is "structgen" or "outlines-core", not {backend!r}')
         return CompiledGrammar(self, vocabulary)
