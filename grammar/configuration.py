@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import lean, lean_inline
 from structgen.grammar.program import Interior, Op, TextField
 from structgen.grammar.tables import (
     ALIVE,
+    BLOCKED,
     CONFIGS,
     COST,
     COUNT,
@@ -60,12 +61,12 @@ FIRST = int(TextField.FIRST)
 CALLED = -2
 
 
-@jit
+@lean_inline
 def saturate(value: int) -> int:
     return min(value, INFINITE)
 
 
-@jit
+@lean
 def text_cost(code: Array, edges: Array, distance: Array, unit: int, state: int, count: int) -> int:
     """The distance from a TEXT state, reached after `count` characters, to the end of its exit."""
     at = code[state, 1]
@@ -83,7 +84,7 @@ def text_cost(code: Array, edges: Array, distance: Array, unit: int, state: int,
     return saturate(np.int64(length + shift) * edges[at + WIDTH] + distance[edges[at + EXIT], unit])
 
 
-@jit
+@lean
 def member_cost(tables: Tables, unit: int, object_: int, index: int) -> int:
     """What the required member number `index` of an object adds to the distance to the object's end."""
     offset = tables.code[object_, 1]
@@ -95,7 +96,7 @@ def member_cost(tables: Tables, unit: int, object_: int, index: int) -> int:
     return max(whole - rest, 0) + 1
 
 
-@jit
+@lean
 def _required_index(tables: Tables, object_: int, member: int) -> int:
     offset = tables.code[object_, 1]
     for index in range(tables.code[object_, 2]):
@@ -104,7 +105,7 @@ def _required_index(tables: Tables, object_: int, member: int) -> int:
     return -1
 
 
-@jit
+@lean
 def _object_below(tables: Tables, stack: int) -> int:
     """The OBJECT state whose members are on top of the stack."""
     while tables.stack[stack, COUNT] != -1:
@@ -112,13 +113,15 @@ def _object_below(tables: Tables, stack: int) -> int:
     return tables.stack[stack, RETURN_TO]
 
 
-@jit
+@lean
 def _frame_cost(tables: Tables, unit: int, ret: int, count: int) -> int:
     """The distance that a frame adds to what lies below it; INFINITE when it cannot be completed."""
     code, distance = tables.code, tables.distance
     if count == CALLED:
         return distance[ret, unit]
     if code[ret, 0] == TEXT:
+        if unit == IN_TOKENS and distance[ret, unit] == BLOCKED:
+            return INFINITE
         return text_cost(code, tables.edges, distance, unit, ret, count)
     if code[ret, 0] == LOOP:
         offset = code[ret, 1]
@@ -138,7 +141,7 @@ def _frame_cost(tables: Tables, unit: int, ret: int, count: int) -> int:
     return int(min(cost, INFINITE))
 
 
-@jit
+@lean
 def push(tables: Tables, ret: int, count: int, parent: int) -> int:
     """The stack node for frame (ret, count) above `parent`, interned."""
     slot = stack_slot(tables, ret, count, parent)
@@ -166,7 +169,7 @@ def push(tables: Tables, ret: int, count: int, parent: int) -> int:
     return node
 
 
-@jit
+@lean
 def _with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
     """`stack` with `member` inserted into the descending run of seen members; -1 when it is there already.
 
@@ -188,7 +191,7 @@ def _with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
     return node
 
 
-@jit
+@lean
 def _all_required_seen(tables: Tables, stack: int, object_: int) -> bool:
     seen = 0
     while tables.stack[stack, COUNT] != -1:
@@ -198,7 +201,7 @@ def _all_required_seen(tables: Tables, stack: int, object_: int) -> bool:
     return seen == tables.code[object_, 2]
 
 
-@jit
+@lean_inline
 def _visit(tables: Tables, key: int) -> bool:
     """Whether the pair is new in the closure under way."""
     stamp = tables.visited[VISITED, 1]
@@ -212,7 +215,7 @@ def _visit(tables: Tables, key: int) -> bool:
     return True
 
 
-@jit
+@lean_inline
 def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
     """Put a pair on the worklist, unless nothing can complete it."""
     if tables.distance[state, IN_BYTES] >= INFINITE or tables.stack[stack, ALIVE] == 0:
@@ -224,7 +227,7 @@ def _offer(tables: Tables, top: int, state: int, stack: int) -> int:
     return top + 1
 
 
-@jit
+@lean
 def _text(tables: Tables, top: int, state: int, count: int, stack: int) -> int:
     """Go on from a TEXT state after `count` characters: end, or read one more."""
     edges, at = tables.edges, tables.code[state, 1]
@@ -240,7 +243,7 @@ def _text(tables: Tables, top: int, state: int, count: int, stack: int) -> int:
     return top
 
 
-@jit
+@lean
 def _return(tables: Tables, top: int, stack: int) -> int:
     """Pop a frame and go on where it says."""
     ret, count, parent = tables.stack[stack, RETURN_TO], tables.stack[stack, COUNT], tables.stack[stack, PARENT]
@@ -259,7 +262,7 @@ def _return(tables: Tables, top: int, stack: int) -> int:
     return top
 
 
-@jit
+@lean
 def _choose(tables: Tables, top: int, state: int, stack: int) -> int:
     object_ = _object_below(tables, stack)
     offset = tables.code[state, 1]
@@ -273,7 +276,7 @@ def _choose(tables: Tables, top: int, state: int, stack: int) -> int:
     return top
 
 
-@jit
+@lean
 def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
     """Follow a state that consumes nothing."""
     code, edges = tables.code, tables.edges
@@ -307,7 +310,7 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
     return top
 
 
-@jit
+@lean
 def _close(tables: Tables, top: int) -> int:
     """Follow the worklist to pairs that consume a byte or accept; they land in work[1]. Returns how many."""
     tables.visited[VISITED, 1] += 1
@@ -332,21 +335,24 @@ def _close(tables: Tables, top: int) -> int:
     return found
 
 
-@jit
+@lean
 def _sort(values: Array) -> None:
-    if len(values) > 40:
-        values.sort()
-        return
-    for index in range(1, len(values)):
-        value = values[index]
-        place = index
-        while place > 0 and values[place - 1] > value:
-            values[place] = values[place - 1]
-            place -= 1
-        values[place] = value
+    """Shell's sort: in place, with nothing but the array; most have a handful of values."""
+    gap = 1
+    while gap * 3 < len(values):
+        gap = gap * 3 + 1
+    while gap > 0:
+        for index in range(gap, len(values)):
+            value = values[index]
+            place = index
+            while place >= gap and values[place - gap] > value:
+                values[place] = values[place - gap]
+                place -= gap
+            values[place] = value
+        gap //= 3
 
 
-@jit
+@lean
 def intern(tables: Tables, found: int) -> int:
     """The configuration with the pairs work[1, :found]."""
     pairs = tables.work[1, :found]
@@ -388,7 +394,7 @@ def intern(tables: Tables, found: int) -> int:
     return config
 
 
-@jit
+@lean_inline
 def interior_kind(tables: Tables, state: int) -> int:
     """The `Interior` of a state that reads bytes."""
     if tables.code[state, 0] == EXCEPT:
@@ -396,7 +402,7 @@ def interior_kind(tables: Tables, state: int) -> int:
     return tables.code[state, 3] if tables.code[state, 0] == RANGES else 0
 
 
-@jit
+@lean
 def _open_row(tables: Tables, config: int, state: int) -> None:
     """Mark the bytes that a state may read as not known yet; all others stay dead."""
     row = tables.transitions[config]
@@ -413,7 +419,7 @@ def _open_row(tables: Tables, config: int, state: int) -> None:
             row[tables.edges[edge] : tables.edges[edge + 1] + 1] = UNKNOWN
 
 
-@jit
+@lean
 def start_config(tables: Tables, state: int) -> int:
     """The first configuration of a program; DEAD when nothing matches."""
     found = _close(tables, _offer(tables, 0, state, 0))
@@ -422,7 +428,7 @@ def start_config(tables: Tables, state: int) -> int:
     return intern(tables, found) if found else DEAD
 
 
-@jit
+@lean_inline
 def _read(tables: Tables, top: int, state: int, stack: int, byte: int, same: tuple[int, int]) -> tuple[int, int, int]:
     """Follow one pair on a byte; narrows `same`, the range of bytes around it that all pairs treat alike."""
     low, high = same
@@ -458,7 +464,7 @@ def _read(tables: Tables, top: int, state: int, stack: int, byte: int, same: tup
     return top, low, high
 
 
-@jit
+@lean
 def transition(tables: Tables, config: int, byte: int) -> int:
     """The configuration after one more byte, computed and remembered for all bytes that lead to the same.
 
@@ -485,7 +491,7 @@ def transition(tables: Tables, config: int, byte: int) -> int:
     return result
 
 
-@jit
+@lean
 def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> int:
     """Read text[start:stop] (uint8) from a configuration on; `meta[KEY_ENDS]` is raised when a key ends on the way."""
     for index in range(start, stop):
@@ -499,7 +505,7 @@ def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> 
     return config
 
 
-@jit
+@lean
 def follow(transitions: Array, configs: Array, config: int, text: Array, start: int, stop: int) -> tuple[int, bool]:
     """As `advance` where every step is known already, else UNKNOWN; and whether a key ended. Changes nothing."""
     ends = False
@@ -511,7 +517,7 @@ def follow(transitions: Array, configs: Array, config: int, text: Array, start: 
     return config, ends
 
 
-@jit
+@lean
 def single_byte(tables: Tables, config: int) -> int:
     """The one byte that can follow when exactly one can; -1 otherwise. (Acceptance here is the caller's matter.)"""
     only = -1

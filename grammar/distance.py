@@ -37,10 +37,8 @@ from structgen.grammar.configuration import (
 )
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.program import Program
-from structgen.grammar.tables import IN_BYTES, IN_TOKENS, INFINITE, Array
+from structgen.grammar.tables import BLOCKED, IN_BYTES, IN_TOKENS, INFINITE, Array
 from structgen.grammar.token_trie import TokenTrie, child
-
-BLOCKED = INFINITE + 1
 
 
 def evaluation_order(program: Program) -> Array:
@@ -74,7 +72,6 @@ def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array
         distance[distance[:, IN_TOKENS] != BLOCKED, IN_TOKENS] = INFINITE
         while _token_sweep(code, edges, order, trie, distance):
             pass
-        distance[distance[:, IN_TOKENS] == BLOCKED, IN_TOKENS] = INFINITE
     return distance
 
 

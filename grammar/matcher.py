@@ -85,7 +85,7 @@ class Matcher:
             self.mask_was_narrowed = mask.narrowed
             if mask.ends_key and self._forbid_repeated_keys(row, mask) and not row.any():
                 # The key must not end here: one more character, then it may.
-                mask = automaton.mask_within(config, budget + DETOUR)
+                mask = automaton.mask_within(config, budget + DETOUR - 1)
                 row[:] = mask.bits
                 self._forbid_repeated_keys(row, mask, also_spelled=True)
         self._compiled.keep_within_bounds()

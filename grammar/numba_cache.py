@@ -31,7 +31,7 @@ def _sources_key() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         text = path.read_bytes()
-        if b"@jit" in text:
+        if b"import jit" in text or b"import lean" in text:
             digest.update(path.name.encode() + text)
     return digest.hexdigest()[:16]
 
@@ -41,12 +41,30 @@ _FOLDER = cache_folder() / "numba" / _sources_key()
 
 def jit(function: F) -> F:
     """`numba.njit` without the GIL, with the disk cache where it can be written."""
+    return _compiled(function)
+
+
+def lean(function: F) -> F:
+    """`jit` for functions that allocate nothing: no reference is counted.
+
+    Passing a tuple of a dozen arrays otherwise costs two dozen atomic increments a call: measured, 130 ns against 2.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def lean_inline(function: F) -> F:
+    """`lean`, copied into its callers."""
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+def _compiled(function: F, **options: Any) -> F:
+    options |= {"nogil": True, "boundscheck": False}
     previous = config.CACHE_DIR
     try:
         _FOLDER.mkdir(parents=True, exist_ok=True)
         config.CACHE_DIR = str(_FOLDER)
-        return cast(F, numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+        return cast(F, numba.njit(cache=True, **options)(function))
     except (OSError, RuntimeError):  # a read-only home: compile in every process, still correct
-        return cast(F, numba.njit(nogil=True, boundscheck=False)(function))
+        return cast(F, numba.njit(**options)(function))
     finally:
         config.CACHE_DIR = previous

@@ -95,8 +95,8 @@ def _behaviour(blob: Array, starts: Array, ids: Array, *, canonical: bool) -> Ar
     """For each token, whether it FAILS inside a string, STAYS in it, or LEAVES it: asked of the automaton itself."""
     builder = ProgramBuilder()
     outside = builder.reserve()
-    builder.set_ranges(outside, [(0, 255, outside)])
     beyond = builder.split([outside, builder.accept])
+    builder.set_ranges(outside, [(0, 255, beyond)])
     inside = builder.reserve()
     if canonical:
         builder.set_ranges(inside, [*canonical_spelling(builder, ANY, inside), (QUOTE, QUOTE, beyond)])

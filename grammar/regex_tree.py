@@ -114,23 +114,6 @@ def assertions(node: Node) -> list[Assertion]:
     return found
 
 
-def char_sets(node: Node) -> list[CharSet]:
-    """All character sets of a tree."""
-    found: list[CharSet] = []
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, Chars):
-            found.append(one.chars)
-        elif isinstance(one, Concat):
-            todo += one.items
-        elif isinstance(one, Alt):
-            todo += one.options
-        elif isinstance(one, Repeat):
-            todo.append(one.item)
-    return found
-
-
 def nullable(root: Node) -> bool:
     """Whether the empty text matches (assertions taken as true)."""
     # Post-order with an explicit stack: patterns nest deeper than Python's stack.

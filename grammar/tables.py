@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import jit, lean_inline
 from structgen.grammar.program import Program
 
 # Results of functions that return a configuration; real ones are >= 0.
@@ -24,6 +24,7 @@ GROW = -3
 LIMIT = -4
 
 INFINITE = 1 << 29  # a distance that nothing reaches; sums of two still fit int32
+BLOCKED = INFINITE + 1  # the token distance of a TEXT state that may meet a character without tokens
 
 # Slots of `meta`: rows in use, an error, how many keys ended, how many elements did not fit.
 STACKS, CONFIGS, ELEMENTS, ERROR, KEY_ENDS, WANTED = range(6)
@@ -136,13 +137,13 @@ def size_in_bytes(tables: Tables) -> int:
     return sum(int(getattr(tables, name).nbytes) for name in Tables._fields[3:-2])
 
 
-@jit
+@lean_inline
 def stack_slot(tables: Tables, ret: int, count: int, parent: int) -> int:
     key = int(ret) * 0x9E3779B1 + int(count) * 0x85EBCA77 + int(parent) * 0xC2B2AE3D
     return int((key ^ (key >> 15)) & (len(tables.stack_hash) - 1))
 
 
-@jit
+@lean_inline
 def config_slot(tables: Tables, elements: Array) -> int:
     key = len(elements)
     for pair in elements:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, intern, transition
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import lean
 from structgen.grammar.plain_text import QUOTE, PlainText, is_plain_byte
 from structgen.grammar.program import Interior
 from structgen.grammar.tables import (
@@ -35,10 +35,11 @@ from structgen.grammar.token_trie import TokenTrie
 FREE, COUNTED, CANONICAL = int(Interior.FREE), int(Interior.COUNTED), int(Interior.CANONICAL)
 # Behind an incomplete character or escape, at most this many more tokens are needed than before it.
 MARGIN = 16
+LETTER = 0x61  # any plain character stands for all
 ANY_ROOM = 1 << 30
 
 
-@jit
+@lean
 def fill(
     tables: Tables, trie: TokenTrie, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array
 ) -> int:
@@ -67,7 +68,7 @@ def fill(
         if status < 0 or base == config:
             return status
         return _difference(tables, plain.others, config, base, limit, path, mask, seen)
-    mask[:] = plain.masks[min(room, longest)]
+    _copy(mask, plain.masks[min(room, longest)])
     if not _is_counted_interior(tables, config):
         return _walk(tables, plain.others, config, limit, path, mask, seen)
     if room > longest:
@@ -76,7 +77,7 @@ def fill(
     return status if status < 0 else _walk(tables, plain.rest, config, limit, path, mask, seen)
 
 
-@jit
+@lean
 def _base(tables: Tables, config: int) -> int:
     """The configuration of one pair inside a string with room for any text, of those in `config`; or GROW.
 
@@ -96,7 +97,7 @@ def _base(tables: Tables, config: int) -> int:
     return config
 
 
-@jit
+@lean
 def _inside(tables: Tables, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
     """The mask of a configuration inside a string that has room for any token."""
     start = tables.config[config, START]
@@ -104,7 +105,7 @@ def _inside(tables: Tables, plain: PlainText, config: int, limit: int, path: Arr
     for index in range(start, start + tables.config[config, LENGTH]):
         kind = max(kind, interior_kind(tables, tables.elements[index] & np.int64(0xFFFFFFFF)))
     canonical = kind in (KEY, CANONICAL)
-    mask[:] = plain.canonical_mask if canonical else plain.free_mask
+    _copy(mask, plain.canonical_mask if canonical else plain.free_mask)
     status = _exits(tables, plain, config, ANY_ROOM, limit, path, mask, seen)
     if status < 0:
         return status
@@ -112,7 +113,7 @@ def _inside(tables: Tables, plain: PlainText, config: int, limit: int, path: Arr
     return _walk(tables, leaving, config, limit, path, mask, seen)
 
 
-@jit
+@lean
 def _difference(
     tables: Tables, trie: TokenTrie, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
 ) -> int:
@@ -154,14 +155,20 @@ def _difference(
     return 0
 
 
-@jit
+@lean
 def _clear_token(mask: Array, same: Array, token: int) -> None:
     while token >= 0:
         mask[token >> 5] &= ~(np.int32(1) << np.int32(token & 31))
         token = same[token]
 
 
-@jit
+@lean
+def _copy(target: Array, source: Array) -> None:
+    for word in range(len(target)):
+        target[word] = source[word]
+
+
+@lean
 def _set_token(mask: Array, same: Array, token: int) -> None:
     """Allow a token and all that have the same bytes."""
     while token >= 0:
@@ -169,7 +176,7 @@ def _set_token(mask: Array, same: Array, token: int) -> None:
         token = same[token]
 
 
-@jit
+@lean
 def _walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
     """Visit every token of a trie that the transitions allow."""
     path[0] = config
@@ -197,7 +204,7 @@ def _walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array,
     return 0
 
 
-@jit
+@lean
 def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
     needed = tables.config[config, NEEDED]
     if needed <= limit:
@@ -208,52 +215,86 @@ def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
     return False
 
 
-@jit
+@lean
 def _exits(
     tables: Tables, plain: PlainText, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
 ) -> int:
-    """Allow the tokens that end the string behind at most `room` plain characters, group by group."""
-    outside = tables.transitions[config, QUOTE]
-    if outside == UNKNOWN:
-        outside = transition(tables, config, QUOTE)
-        if outside < UNKNOWN:
-            return outside
-    if outside == DEAD:
-        return 0
+    """Allow the tokens that end the string behind at most `room` plain characters, group by group.
+
+    What is behind the quote may depend on how many characters came before it, up to where more change nothing: a
+    text of at least n characters, or one that ends in a loop.
+    """
+    length, outside, longest = 0, -1, len(plain.masks) - 1
+    while length <= min(room, longest):
+        following = _step(tables, config, QUOTE)
+        if following < UNKNOWN:
+            return following
+        after = _step(tables, config, LETTER)
+        if after < UNKNOWN:
+            return after
+        # With a count, configurations differ for ever; the quote once open stays open.
+        settled = after == config or (following >= 0 and following == outside)
+        if following >= 0:
+            last = room if settled else length
+            status = _exits_to(tables, plain, following, (length, last), limit, path, mask, seen)
+            if status < 0:
+                return status
+        if settled or after == DEAD:
+            break
+        outside, config = following, after
+        length += 1
+    return 0
+
+
+@lean
+def _step(tables: Tables, config: int, byte: int) -> int:
+    following = tables.transitions[config, byte]
+    return transition(tables, config, byte) if following == UNKNOWN else following
+
+
+@lean
+def _exits_to(
+    tables: Tables,
+    plain: PlainText,
+    outside: int,
+    lengths: tuple[int, int],
+    limit: int,
+    path: Array,
+    mask: Array,
+    seen: Array,
+) -> int:
+    """Allow tokens with plain text of `lengths` characters and a quote, which leads to the configuration `outside`."""
     seen[2] |= tables.config[outside, ENDS_KEY]
     if _is_within(tables, outside, limit, seen):
-        _set_group(mask, plain, 0, room)
+        _set_group(mask, plain, 0, lengths)
     path[0] = outside
     trie = plain.exits
     node, nodes = 0, len(trie.byte)
     while node < nodes:
         depth = trie.depth[node]
-        here = path[depth]
-        following = tables.transitions[here, trie.byte[node]]
-        if following == UNKNOWN:
-            following = transition(tables, here, trie.byte[node])
-            if following < UNKNOWN:
-                return following
+        following = _step(tables, path[depth], trie.byte[node])
+        if following < UNKNOWN:
+            return following
         if following == DEAD:
             node = trie.end[node]
             continue
         path[depth + 1] = following
         seen[2] |= tables.config[following, ENDS_KEY]
         if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
-            _set_group(mask, plain, trie.token[node], room)
+            _set_group(mask, plain, trie.token[node], lengths)
         node += 1
     return 0
 
 
-@jit
-def _set_group(mask: Array, plain: PlainText, group: int, room: int) -> None:
+@lean
+def _set_group(mask: Array, plain: PlainText, group: int, lengths: tuple[int, int]) -> None:
     for index in range(plain.group_start[group], plain.group_start[group + 1]):
         token = plain.group_tokens[index]
-        if plain.length[token] <= room:
+        if lengths[0] <= plain.length[token] <= lengths[1]:
             mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
-@jit
+@lean
 def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
     """How many plain characters the configuration takes for certain, with at most `limit` tokens needed after them.
 
@@ -280,16 +321,15 @@ def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
     return room
 
 
-@jit
+@lean
 def _is_counted_interior(tables: Tables, config: int) -> bool:
-    """Whether plain text changes nothing but a count: one pair inside a counted text, and its closing quote.
-
-    The quote must be open now, so that it stays open behind any more text.
-    """
+    """Whether plain text changes nothing but a count: one pair inside a counted text, and its quote if that is open."""
     start, length = tables.config[config, START], tables.config[config, LENGTH]
+    first = tables.elements[start] & np.int64(0xFFFFFFFF)
+    if length == 1:
+        return tables.code[first, 0] == RANGES and tables.code[first, 3] == COUNTED
     if length != 2:
         return False
-    first = tables.elements[start] & np.int64(0xFFFFFFFF)
     second = tables.elements[start + 1] & np.int64(0xFFFFFFFF)
     if tables.code[first, 0] == BYTE:
         first, second = second, first
@@ -301,7 +341,7 @@ def _is_counted_interior(tables: Tables, config: int) -> bool:
     )
 
 
-@jit
+@lean
 def _only_interior_takes_text(tables: Tables, config: int) -> bool:
     """Whether plain text is read by the pairs inside a string alone, so that their room decides about it."""
     start = tables.config[config, START]
