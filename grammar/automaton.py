@@ -81,14 +81,21 @@ class Automaton:
                 hint="use characters that this tokenizer can spell",
             )
         self._text, self._starts = vocabulary.token_bytes
+        self._make_scratch()
         self._fresh_tables()
 
     def renewed(self) -> Automaton:
         """The same automaton with empty tables."""
         fresh = copy.copy(self)
         fresh._lock = threading.RLock()
+        fresh._make_scratch()
         fresh._fresh_tables()
         return fresh
+
+    def _make_scratch(self) -> None:
+        """What `fill` works with; used under the lock."""
+        self._seen = np.empty(3, np.int64)
+        self._path = np.empty(2 * (self.vocabulary.trie.height + 1), np.int32)
 
     def _fresh_tables(self) -> None:
         self.tables = new_tables(self.program, self._distance)
@@ -193,9 +200,9 @@ class Automaton:
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
         bits = np.empty(vocabulary.mask_words, np.int32)
-        seen = np.empty(3, np.int64)
-        trie, plain, path = vocabulary.trie, vocabulary.plain_text, vocabulary.path_scratch()
-        self._retry(lambda: fill(self.tables, trie, plain, config, limit, path, bits, seen))
+        seen, path = self._seen, self._path
+        shared = vocabulary.mask_tables
+        self._retry(lambda: fill(self.tables, shared, config, limit, path, bits, seen))
         if self.is_final(config):
             bits |= vocabulary.eos_mask
         bits.flags.writeable = False

@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, intern, transition
+from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.plain_text import QUOTE, PlainText, is_plain_byte
+from structgen.grammar.plain_text import QUOTE, is_plain_byte
 from structgen.grammar.program import Interior
 from structgen.grammar.tables import (
     COST,
@@ -30,7 +31,6 @@ from structgen.grammar.tables import (
     Array,
     Tables,
 )
-from structgen.grammar.token_trie import TokenTrie
 
 FREE, COUNTED, CANONICAL = int(Interior.FREE), int(Interior.COUNTED), int(Interior.CANONICAL)
 # Behind an incomplete character or escape, at most this many more tokens are needed than before it.
@@ -40,13 +40,10 @@ ANY_ROOM = 1 << 30
 
 
 @lean
-def fill(
-    tables: Tables, trie: TokenTrie, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
+def fill(tables: Tables, shared: MaskTables, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
     """Set the bits of all tokens that lead from `config` to where at most `limit` tokens are needed.
 
     Args:
-        trie: all tokens of the vocabulary.
         path: int32[2 * (height + 1)], scratch.
         mask: int32[mask_words], overwritten.
         seen: int64[3], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
@@ -58,23 +55,23 @@ def fill(
     room = _room(tables, config, limit, seen)
     if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
         mask[:] = 0
-        return _walk(tables, trie, config, limit, path, mask, seen)
-    longest = len(plain.masks) - 1
+        return _walk(tables, shared, shared.nodes, config, limit, path, mask, seen)
+    longest = len(shared.masks) - 1
     if room == ANY_ROOM:
         base = _base(tables, config)
         if base < 0:
             return base
-        status = _inside(tables, plain, base, limit, path, mask, seen)
+        status = _inside(tables, shared, base, limit, path, mask, seen)
         if status < 0 or base == config:
             return status
-        return _difference(tables, plain.others, config, base, limit, path, mask, seen)
-    _copy(mask, plain.masks[min(room, longest)])
+        return _difference(tables, shared, config, base, limit, path, mask, seen)
+    _copy(mask, shared.masks[min(room, longest)])
     if not _is_counted_interior(tables, config):
-        return _walk(tables, plain.others, config, limit, path, mask, seen)
+        return _walk(tables, shared, shared.others, config, limit, path, mask, seen)
     if room > longest:
-        return _inside(tables, plain, config, limit, path, mask, seen)
-    status = _exits(tables, plain, config, room, limit, path, mask, seen)
-    return status if status < 0 else _walk(tables, plain.rest, config, limit, path, mask, seen)
+        return _inside(tables, shared, config, limit, path, mask, seen)
+    status = _exits(tables, shared, config, room, limit, path, mask, seen)
+    return status if status < 0 else _walk(tables, shared, shared.rest, config, limit, path, mask, seen)
 
 
 @lean
@@ -98,31 +95,32 @@ def _base(tables: Tables, config: int) -> int:
 
 
 @lean
-def _inside(tables: Tables, plain: PlainText, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
+def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
     """The mask of a configuration inside a string that has room for any token."""
     start = tables.config[config, START]
     kind = 0
     for index in range(start, start + tables.config[config, LENGTH]):
         kind = max(kind, interior_kind(tables, tables.elements[index] & np.int64(0xFFFFFFFF)))
     canonical = kind in (KEY, CANONICAL)
-    _copy(mask, plain.canonical_mask if canonical else plain.free_mask)
-    status = _exits(tables, plain, config, ANY_ROOM, limit, path, mask, seen)
+    _copy(mask, shared.canonical_mask if canonical else shared.free_mask)
+    status = _exits(tables, shared, config, ANY_ROOM, limit, path, mask, seen)
     if status < 0:
         return status
-    leaving = plain.canonical_leaving if canonical else plain.free_leaving
-    return _walk(tables, leaving, config, limit, path, mask, seen)
+    leaving = shared.canonical_leaving if canonical else shared.free_leaving
+    return _walk(tables, shared, leaving, config, limit, path, mask, seen)
 
 
 @lean
 def _difference(
-    tables: Tables, trie: TokenTrie, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
+    tables: Tables, shared: MaskTables, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
 ) -> int:
     """Turn the mask of `base` into that of `config`: only tokens on which the two go different ways are visited."""
     half = len(path) // 2
     path[0], path[half] = config, base
-    node, nodes = 0, len(trie.byte)
-    while node < nodes:
-        depth, byte = trie.depth[node], trie.byte[node]
+    nodes = shared.others
+    node = 0
+    while node < len(nodes):
+        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
         here, there = path[depth], path[half + depth]
         following = tables.transitions[here, byte]
         if following == UNKNOWN:
@@ -137,20 +135,20 @@ def _difference(
                 if beside < UNKNOWN:
                     return beside
         if following == beside:
-            node = trie.end[node]
+            node = nodes[node, END]
             continue
         if following == DEAD:
-            for inner in range(node, trie.end[node]):
-                _clear_token(mask, trie.same, trie.token[inner])
-            node = trie.end[node]
+            for inner in range(node, nodes[node, END]):
+                _clear_token(mask, shared.same, nodes[inner, TOKEN])
+            node = nodes[node, END]
             continue
         path[depth + 1], path[half + depth + 1] = following, beside
         seen[2] |= tables.config[following, ENDS_KEY]
-        if trie.token[node] >= 0:
+        if nodes[node, TOKEN] >= 0:
             if _is_within(tables, following, limit, seen):
-                _set_token(mask, trie.same, trie.token[node])
+                _set_token(mask, shared.same, nodes[node, TOKEN])
             else:
-                _clear_token(mask, trie.same, trie.token[node])
+                _clear_token(mask, shared.same, nodes[node, TOKEN])
         node += 1
     return 0
 
@@ -177,31 +175,42 @@ def _set_token(mask: Array, same: Array, token: int) -> None:
 
 
 @lean
-def _walk(tables: Tables, trie: TokenTrie, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
+def _walk(
+    tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, path: Array, mask: Array, seen: Array
+) -> int:
     """Visit every token of a trie that the transitions allow."""
     path[0] = config
-    for byte in range(256):
-        if tables.transitions[config, byte] == DEAD or trie.root[byte] < 0:
+    node, count = 0, len(nodes)
+    while node < count:
+        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
+        here = path[depth]
+        following = tables.transitions[here, byte]
+        if following == UNKNOWN:
+            following = transition(tables, here, byte)
+            if following < UNKNOWN:
+                return following
+        if following == DEAD:
+            node = nodes[node, END]
+            if depth == 0 and count == len(shared.nodes):
+                node = _next_root(tables, shared, config, byte, node)
             continue
-        node = trie.root[byte]
-        stop = trie.end[node]
-        while node < stop:
-            depth = trie.depth[node]
-            here = path[depth]
-            following = tables.transitions[here, trie.byte[node]]
-            if following == UNKNOWN:
-                following = transition(tables, here, trie.byte[node])
-                if following < UNKNOWN:
-                    return following
-            if following == DEAD:
-                node = trie.end[node]
-                continue
-            path[depth + 1] = following
-            seen[2] |= tables.config[following, ENDS_KEY]
-            if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
-                _set_token(mask, trie.same, trie.token[node])
-            node += 1
+        path[depth + 1] = following
+        seen[2] |= tables.config[following, ENDS_KEY]
+        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
+            _set_token(mask, shared.same, nodes[node, TOKEN])
+        node += 1
     return 0
+
+
+@lean
+def _next_root(tables: Tables, shared: MaskTables, config: int, byte: int, node: int) -> int:
+    """From a first byte that is dead to the next that is not: the subtrees between are far apart in memory."""
+    for other in range(byte + 1, 256):
+        if shared.root[other] >= 0:
+            if tables.transitions[config, other] != DEAD:
+                return shared.root[other]
+            node = len(shared.nodes)
+    return node
 
 
 @lean
@@ -217,14 +226,14 @@ def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
 
 @lean
 def _exits(
-    tables: Tables, plain: PlainText, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
+    tables: Tables, shared: MaskTables, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
 ) -> int:
     """Allow the tokens that end the string behind at most `room` plain characters, group by group.
 
     What is behind the quote may depend on how many characters came before it, up to where more change nothing: a
     text of at least n characters, or one that ends in a loop.
     """
-    length, outside, longest = 0, -1, len(plain.masks) - 1
+    length, outside, longest = 0, -1, len(shared.masks) - 1
     while length <= min(room, longest):
         following = _step(tables, config, QUOTE)
         if following < UNKNOWN:
@@ -236,7 +245,7 @@ def _exits(
         settled = after == config or (following >= 0 and following == outside)
         if following >= 0:
             last = room if settled else length
-            status = _exits_to(tables, plain, following, (length, last), limit, path, mask, seen)
+            status = _exits_to(tables, shared, following, (length, last), limit, path, mask, seen)
             if status < 0:
                 return status
         if settled or after == DEAD:
@@ -255,7 +264,7 @@ def _step(tables: Tables, config: int, byte: int) -> int:
 @lean
 def _exits_to(
     tables: Tables,
-    plain: PlainText,
+    shared: MaskTables,
     outside: int,
     lengths: tuple[int, int],
     limit: int,
@@ -266,31 +275,31 @@ def _exits_to(
     """Allow tokens with plain text of `lengths` characters and a quote, which leads to the configuration `outside`."""
     seen[2] |= tables.config[outside, ENDS_KEY]
     if _is_within(tables, outside, limit, seen):
-        _set_group(mask, plain, 0, lengths)
+        _set_group(mask, shared, 0, lengths)
     path[0] = outside
-    trie = plain.exits
-    node, nodes = 0, len(trie.byte)
-    while node < nodes:
-        depth = trie.depth[node]
-        following = _step(tables, path[depth], trie.byte[node])
+    nodes = shared.exits
+    node = 0
+    while node < len(nodes):
+        depth = nodes[node, DEPTH]
+        following = _step(tables, path[depth], nodes[node, BYTE_READ])
         if following < UNKNOWN:
             return following
         if following == DEAD:
-            node = trie.end[node]
+            node = nodes[node, END]
             continue
         path[depth + 1] = following
         seen[2] |= tables.config[following, ENDS_KEY]
-        if trie.token[node] >= 0 and _is_within(tables, following, limit, seen):
-            _set_group(mask, plain, trie.token[node], lengths)
+        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
+            _set_group(mask, shared, nodes[node, TOKEN], lengths)
         node += 1
     return 0
 
 
 @lean
-def _set_group(mask: Array, plain: PlainText, group: int, lengths: tuple[int, int]) -> None:
-    for index in range(plain.group_start[group], plain.group_start[group + 1]):
-        token = plain.group_tokens[index]
-        if lengths[0] <= plain.length[token] <= lengths[1]:
+def _set_group(mask: Array, shared: MaskTables, group: int, lengths: tuple[int, int]) -> None:
+    for index in range(shared.group_start[group], shared.group_start[group + 1]):
+        token = shared.group_tokens[index]
+        if lengths[0] <= shared.length[token] <= lengths[1]:
             mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from structgen.grammar.mask_tables import MaskTables, mask_tables
 from structgen.grammar.plain_text import PlainText, plain_text
 from structgen.grammar.tables import Array
 from structgen.grammar.token_trie import TokenTrie, build_trie, child
@@ -109,9 +110,10 @@ class Vocabulary:
                 first = int(trie.same[first])
         return ids
 
-    def path_scratch(self) -> Array:
-        """int32[2 * (height + 1)] for walks through the trie."""
-        return np.empty(2 * (self.trie.height + 1), np.int32)
+    @cached_property
+    def mask_tables(self) -> MaskTables:
+        """The tables that masks are made from."""
+        return mask_tables(self.trie, self.plain_text)
 
     @cached_property
     def eos_mask(self) -> Array:
