@@ -62,7 +62,10 @@ class Body:
         if max(least, most or 0) > MAX_COUNT:
             raise GrammarLimitError(f"a count beyond {MAX_COUNT:,}", position=start, hint="use a smaller count")
         items = self._groups[-1].items
-        items[-1] = repetition(items[-1], least, most)
+        try:
+            items[-1] = repetition(items[-1], least, most)
+        except GrammarLimitError as error:
+            raise GrammarLimitError(error.message, position=start, hint=error.hint) from None
 
     def open(self, bracket: str, start: int) -> None:
         self._groups.append(_Group(bracket, start))

@@ -141,7 +141,9 @@ class _Parser(Scanner):
                 self.refuse_end(start)
                 high = ord(self.character())
             if high < low:
-                raise self.error("the ends of this range are in the wrong order", at=place)
+                raise self.error(
+                    "the ends of this range are in the wrong order", at=place, hint="the smaller one first"
+                )
             ranges.append((low, high))
         if not ranges and not negated:
             raise self.error("this class has no characters", at=start, hint='the empty text is ""')
@@ -156,7 +158,7 @@ class _Parser(Scanner):
         start = self.position
         char = self.take()
         if 0xD800 <= ord(char) <= 0xDFFF:
-            raise self.error("a lone surrogate matches no valid text", at=start)
+            raise self.error("a lone surrogate matches no valid text", at=start, hint="leave it out")
         if char != "\\":
             return char
         kind = self.peek()

@@ -33,7 +33,7 @@ def read_literal(scanner: Scanner) -> Expression:
     if len(text) != 1 or len(last) != 1:
         raise scanner.error("the ends of a range are single characters", at=start, hint='write "a".."z"')
     if last < text:
-        raise scanner.error("the ends of this range are in the wrong order", at=start)
+        raise scanner.error("the ends of this range are in the wrong order", at=start, hint="the smaller one first")
     return characters(charset([(ord(text), ord(last))]))
 
 
@@ -52,7 +52,7 @@ def _character(scanner: Scanner) -> str:
     start = scanner.position
     char = scanner.take()
     if 0xD800 <= ord(char) <= 0xDFFF:
-        raise scanner.error("a lone surrogate matches no valid text", at=start)
+        raise scanner.error("a lone surrogate matches no valid text", at=start, hint="leave it out")
     if char != "\\":
         return char
     kind = scanner.peek()

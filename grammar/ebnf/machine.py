@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from structgen.grammar.ebnf.network import Edge, Label
 
-_FACTOR, _EXTRA = 2, 64  # how many states more than before are worth it
+_FACTOR, _EXTRA = 3, 200  # how many edges more than before are worth it
+_WORK = 30  # steps an edge that are worth it
 
 
 @dataclass(slots=True)
@@ -15,6 +17,10 @@ class Machine:
 
     edges: list[list[Edge]] = field(default_factory=list)
     accepting: set[int] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.edges))
 
     def state(self) -> int:
         self.edges.append([])
@@ -28,6 +34,7 @@ class Machine:
         the machine stays as it is.
         """
         found = Machine()
+        steps = _Steps(self)
         numbers: dict[frozenset[int], int] = {}
         todo: list[frozenset[int]] = []
 
@@ -39,28 +46,39 @@ class Machine:
                     found.accepting.add(numbers[states])
             return numbers[states]
 
-        number(self._closure({0}))
+        number(steps.closure({0}))
+        edges, work = _FACTOR * self.size + _EXTRA, _WORK * (self.size + _EXTRA)
         while todo:
-            if len(numbers) > _FACTOR * len(self.edges) + _EXTRA:
-                return self
             states = todo.pop()
             moves: dict[Label, set[int]] = {}
             for state in sorted(states):
-                for label, target in self.edges[state]:
-                    if label is not None:
-                        moves.setdefault(label, set()).add(target)
-            targets: list[Edge] = [(label, number(self._closure(reached))) for label, reached in moves.items()]
-            found.edges[numbers[states]] = targets
+                for label, target in steps.reading[state]:
+                    moves.setdefault(label, set()).add(target)
+            edges -= len(moves) + 1
+            for label, reached in moves.items():
+                found.edges[numbers[states]].append((label, number(steps.closure(reached))))
+                if edges < 0 or steps.count > work:
+                    return self
         return found
 
-    def _closure(self, states: set[int]) -> frozenset[int]:
-        """What is reached without reading; only states that read or accept count."""
-        seen, todo = set(states), list(states)
+
+class _Steps:
+    """The edges of a machine by kind; counts the states that closures have visited."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.count = 0
+        self.empty = [[target for label, target in edges if label is None] for edges in machine.edges]
+        self.reading = [[(label, target) for label, target in edges if label is not None] for edges in machine.edges]
+        self.matters = [bool(edges) or state in machine.accepting for state, edges in enumerate(self.reading)]
+
+    def closure(self, states: Iterable[int]) -> frozenset[int]:
+        """What is reached without reading; only states that read or accept."""
+        seen = set(states)
+        todo = list(seen)
         while todo:
-            for label, target in self.edges[todo.pop()]:
-                if label is None and target not in seen:
+            for target in self.empty[todo.pop()]:
+                if target not in seen:
                     seen.add(target)
                     todo.append(target)
-        return frozenset(
-            one for one in seen if one in self.accepting or any(label is not None for label, _ in self.edges[one])
-        )
+        self.count += len(seen)
+        return frozenset(state for state in seen if self.matters[state])

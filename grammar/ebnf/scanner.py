@@ -70,7 +70,9 @@ class Scanner:
         """The character that `digits` hexadecimal digits name; `start` is where its escape begins."""
         written = self.peek(digits)
         if len(written) < digits or not set(written) <= _HEX:
-            raise self.error(f"this escape needs {digits} hexadecimal digits", at=start)
+            raise self.error(
+                f"this escape needs {digits} hexadecimal digits", at=start, hint=r"\xHH, \uHHHH or \UHHHHHHHH"
+            )
         value = int(written, 16)
         if value > 0x10FFFF:
             raise self.error("there is no such character", at=start, hint="the last one is U+10FFFF")
