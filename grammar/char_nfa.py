@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from structgen.grammar.charset import CharSet
 from structgen.grammar.errors import GrammarLimitError
-from structgen.grammar.regex_tree import Alt, Assertion, AssertionKind, Chars, Concat, Empty, Node, Repeat
+from structgen.grammar.regex_tree import Alt, Assertion, AssertionKind, Chars, Concat, Empty, Language, Node, Repeat
 
 MAX_NFA_STATES = 60_000
 
@@ -56,9 +56,24 @@ def char_nfa(root: Node) -> CharNFA:
         elif isinstance(node, Concat):
             places = [start, *(nfa.add() for _ in node.items[1:]), end]
             todo += list(zip(node.items, places, places[1:], strict=False))
-        else:
+        elif isinstance(node, Repeat):
             todo += _repeat(nfa, node, start, end)
+        elif isinstance(node, Language):
+            _embed(nfa, node, start, end)
+        else:
+            raise AssertionError("lookaheads are resolved before this")
     return nfa
+
+
+def _embed(nfa: CharNFA, node: Language, start: int, end: int) -> None:
+    """Copy a finished automaton between two states."""
+    states = [nfa.add() for _ in node.dfa.rows]
+    if states:
+        nfa.epsilon[start].append(states[0])
+    for state, row in zip(states, node.dfa.rows, strict=True):
+        nfa.chars[state] += [(node.dfa.classes[i], states[target]) for i, target in enumerate(row) if target >= 0]
+    for state in node.dfa.accepting:
+        nfa.epsilon[states[state]].append(end)
 
 
 def _repeat(nfa: CharNFA, node: Repeat, start: int, end: int) -> list[tuple[Node, int, int]]:

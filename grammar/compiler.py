@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
 from structgen.grammar.automaton import Automaton
@@ -55,6 +58,19 @@ class CompiledGrammar:
 
 
 def fill_masks(matchers: Sequence[Matcher], rows: Array) -> None:
-    """Fill a whole batch: `rows` is int32[len(matchers), mask_words]."""
-    for matcher, row in zip(matchers, rows, strict=True):
-        matcher.fill_mask(row)
+    """Fill a whole batch: `rows` is int32[len(matchers), mask_words].
+
+    Masks that are known are copied; several that are not are computed on as many threads, without the GIL.
+    """
+    unknown = [(matcher, row) for matcher, row in zip(matchers, rows, strict=True) if not matcher.fill_known_mask(row)]
+    if len(unknown) < 2:
+        for matcher, row in unknown:
+            matcher.fill_mask(row)
+    else:
+        for future in [_workers().submit(matcher.fill_mask, row) for matcher, row in unknown]:
+            future.result()
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="structgen-mask")

@@ -90,6 +90,18 @@ class Matcher:
                 self._forbid_repeated_keys(row, mask, also_spelled=True)
         self._compiled.keep_within_bounds()
 
+    def fill_known_mask(self, row: Array) -> bool:
+        """`fill_mask` where it is a mere copy; False, and nothing done, where there is something to compute."""
+        if self.is_terminated:
+            row[:] = 0
+            return True
+        known = self._automaton.masks.get(self._here())
+        if known is None or known.ends_key:
+            return False
+        row[:] = known.bits
+        self.mask_was_narrowed = False
+        return True
+
     def accept(self, token_id: int) -> bool:
         """Advance by a token. False: it is not allowed here, and nothing has changed."""
         if self.is_terminated:

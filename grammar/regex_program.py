@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from structgen.grammar.char_dfa import CharDFA, char_dfa, word_lengths
+from structgen.grammar.char_dfa import CharDFA, word_lengths
 from structgen.grammar.charset import ANY, CharSet, union
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.lookahead import language
 from structgen.grammar.program import Interior, Program, ProgramBuilder
 from structgen.grammar.regex_syntax import parse_regex
 from structgen.grammar.regex_tree import (
@@ -66,7 +67,7 @@ def regex_program(pattern: str) -> Program:
     tree = without_end_assertions(parse_regex(pattern), search=False)
     builder = ProgramBuilder()
     if assertions(tree):
-        dfa = char_dfa(tree)
+        dfa = language(tree)
         if dfa.is_empty:
             raise UnsatisfiableError("the assertions in this pattern contradict each other", position=0)
         return builder.finish(place_dfa(builder, dfa, builder.accept, raw))

@@ -2,8 +2,8 @@
 
 It is read as with the `u` flag (characters, not UTF-16 units; `\\p{...}`), but forgives what patterns in the wild
 contain and what means the same without it: escaped punctuation such as `\\-`, and braces that are no quantifier.
-Captures are groups only; lazy and greedy quantifiers match the same texts. Backreferences, lookaround and inline
-flags are refused with their position.
+Captures are groups only; lazy and greedy quantifiers match the same texts. Lookahead is read (see `lookahead.py` for
+where it can be); backreferences, lookbehind and inline flags are refused with their position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from structgen.grammar.charset import (
     union,
 )
 from structgen.grammar.errors import GrammarLimitError, GrammarSyntaxError
-from structgen.grammar.regex_tree import MAX_COUNT, Assertion, Chars, Node, alt, concat, repeat
+from structgen.grammar.regex_tree import MAX_COUNT, Assertion, Chars, Look, Node, alt, concat, repeat
 from structgen.grammar.unicode_property import unicode_property
 
 _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
@@ -39,6 +39,7 @@ class _Group:
     start: int
     options: list[Node] = field(default_factory=list)
     sequence: list[Node] = field(default_factory=list)
+    look: str = ""  # "=" or "!" for a lookahead
 
     def node(self) -> Node:
         return alt([*self.options, concat(self.sequence)])
@@ -74,7 +75,7 @@ class _Parser:
 
     def parse(self) -> Node:
         # Open groups are on a list of our own: nesting may be deeper than Python's stack.
-        groups = [_Group(0)]
+        self.groups = groups = [_Group(0)]
         while self.position < len(self.pattern):
             char = self.peek()
             if char == "(":
@@ -84,7 +85,13 @@ class _Parser:
                 if len(groups) == 1:
                     raise self.error("this ) closes nothing", hint=r"write \) for the character")
                 self.position += 1
-                closed = groups.pop().node()
+                group = groups.pop()
+                closed = group.node()
+                if group.look:
+                    groups[-1].sequence.append(Look(closed, group.look == "!", group.start))
+                    if self.quantifier() is not None:
+                        raise self.error("a lookahead cannot be repeated")
+                    continue
                 groups[-1].sequence.append(self.quantified(closed, is_group=True))
             elif char == "|":
                 self.position += 1
@@ -109,7 +116,8 @@ class _Parser:
         if self.peek(2) in ("<=", "<!"):
             raise self.error("lookbehind is not supported", at=start, hint="say the same by what comes before")
         if self.peek() in ("=", "!"):
-            raise self.error("lookahead is not supported yet", at=start, hint="spell out what may follow")
+            self.groups[-1].look = self.take()
+            return
         if self.peek(2) == "P=":
             raise self.error("backreferences are not supported", at=start, hint="spell out the repeated text")
         if self.peek(2) == "P<":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from structgen.grammar.charset import CharSet
 from structgen.grammar.errors import GrammarLimitError
+
+if TYPE_CHECKING:
+    from structgen.grammar.char_dfa import CharDFA
 
 MAX_COUNT = 1 << 30
 
@@ -52,7 +55,23 @@ class Assertion:
     position: int
 
 
-Node = Empty | Chars | Concat | Alt | Repeat | Assertion
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A lookahead: what follows must (not) begin with `item`. Consumes nothing."""
+
+    item: Node
+    negative: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Language:
+    """The words of a finished automaton."""
+
+    dfa: CharDFA
+
+
+Node = Empty | Chars | Concat | Alt | Repeat | Assertion | Look | Language
 
 
 def concat(items: list[Node]) -> Node:
@@ -97,13 +116,13 @@ def _no_gap(inner: Repeat, least: int, most: int | None) -> bool:
     return (count + 1) * inner.least - count * inner.most <= 1
 
 
-def assertions(node: Node) -> list[Assertion]:
-    """All assertions of a tree, in no particular order."""
-    found: list[Assertion] = []
+def assertions(node: Node) -> list[Assertion | Look]:
+    """All assertions and lookaheads of a tree, in no particular order."""
+    found: list[Assertion | Look] = []
     todo = [node]
     while todo:
         one = todo.pop()
-        if isinstance(one, Assertion):
+        if isinstance(one, Assertion | Look):
             found.append(one)
         elif isinstance(one, Concat):
             todo += one.items

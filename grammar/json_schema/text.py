@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from structgen.grammar.char_dfa import CharDFA, both, char_dfa
+from structgen.grammar.char_dfa import CharDFA, both
 from structgen.grammar.errors import GrammarError
 from structgen.grammar.formats import format_tree
 from structgen.grammar.json_schema.shapes import TextShape
+from structgen.grammar.lookahead import language
 from structgen.grammar.regex_program import without_end_assertions
 from structgen.grammar.regex_syntax import parse_regex
 from structgen.grammar.regex_tree import Chars, Node, Repeat, assertions
@@ -62,7 +63,7 @@ def text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
     """
     place = (*text.patterns, *text.formats)[0][1]
     try:
-        automata = [char_dfa(tree) for tree in text_trees(text)]
+        automata = [language(tree) for tree in text_trees(text)]
         dfa = automata[0]
         for other in automata[1:]:
             dfa = both(dfa, other)
