@@ -203,14 +203,7 @@ class _Placement:
 
     def concat(self, node: Concat, source: int, target: int) -> None:
         """Runs of single characters become literals."""
-        items: list[Node] = []
-        todo: list[Node] = [node]
-        while todo:
-            one = todo.pop()
-            if isinstance(one, Concat):
-                todo += reversed(one.items)
-            else:
-                items.append(one)
+        items = _flat(node)
         index = 0
         while index < len(items):
             text = bytearray()
@@ -235,6 +228,19 @@ class _Placement:
         if least == 0:
             self.network.add(source, None, target)
         self.network.add(source, _read(Repeat(item, max(least, 1), most)), target)
+
+
+def _flat(node: Concat) -> list[Node]:
+    """The parts of a sequence, and of sequences in it."""
+    items: list[Node] = []
+    todo: list[Node] = [node]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Concat):
+            todo += reversed(one.items)
+        else:
+            items.append(one)
+    return items
 
 
 def _read(node: Chars | Repeat) -> Label:
