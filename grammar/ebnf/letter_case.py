@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from structgen.grammar.charset import CharSet, charset, intersect, negate, union
-from structgen.grammar.regex_tree import Alt, Chars, Concat, Node, Repeat, alt, concat, repeat
+from structgen.grammar.regex_tree import Alt, Chars, Concat, Look, Node, Repeat, alt, concat, repeat
 
 _LAST_CASED = 0x1E943
 _HALF = 0x80000
@@ -56,11 +56,13 @@ def tree_in_any_case(root: Node) -> Node:
         node, ready = todo.pop()
         if isinstance(node, Chars):
             done.append(Chars(in_any_case(node.chars)))
-        elif isinstance(node, Concat | Alt | Repeat) and not ready:
+        elif isinstance(node, Concat | Alt | Repeat | Look) and not ready:
             todo.append((node, True))
             todo += [(item, False) for item in reversed(_items(node))]
         elif isinstance(node, Repeat):
             done.append(repeat(done.pop(), node.least, node.most))
+        elif isinstance(node, Look):
+            done.append(Look(done.pop(), node.negative, node.position))
         elif isinstance(node, Concat | Alt):
             items = done[-len(_items(node)) :]
             del done[-len(items) :]
@@ -70,7 +72,7 @@ def tree_in_any_case(root: Node) -> Node:
     return done[0]
 
 
-def _items(node: Concat | Alt | Repeat) -> tuple[Node, ...]:
-    if isinstance(node, Repeat):
+def _items(node: Concat | Alt | Repeat | Look) -> tuple[Node, ...]:
+    if isinstance(node, Repeat | Look):
         return (node.item,)
     return node.items if isinstance(node, Concat) else node.options

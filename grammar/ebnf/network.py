@@ -199,7 +199,7 @@ class _Placement:
         elif isinstance(node, Repeat):
             self.repeat(node, source, target)
         else:
-            raise AssertionError("assertions are resolved before this")
+            raise AssertionError("assertions became a Scan before this")
 
     def concat(self, node: Concat, source: int, target: int) -> None:
         """Runs of single characters become literals."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from structgen.grammar.char_dfa import char_dfa
 from structgen.grammar.ebnf.expression import Expression, Leaf, Scan
 from structgen.grammar.ebnf.letter_case import tree_in_any_case
 from structgen.grammar.ebnf.scanner import fault
 from structgen.grammar.errors import GrammarLimitError, GrammarSyntaxError
+from structgen.grammar.lookahead import language
 from structgen.grammar.regex_program import without_end_assertions
 from structgen.grammar.regex_syntax import parse_regex
 from structgen.grammar.regex_tree import Alt, Concat, Node, Repeat, assertions
 
 
 def regex_terminal(pattern: str, *, ignore_case: bool = False, text: str = "", position: int = 0) -> Expression:
-    """What a pattern matches as a whole; `^`, `$` and `\\b` see nothing but its own text.
+    """What a pattern matches as a whole; `^`, `$`, `\\b` and lookaheads see its own text only.
 
     Args:
         text: the grammar, in which the pattern begins at `position`: errors point into it.
@@ -23,7 +23,7 @@ def regex_terminal(pattern: str, *, ignore_case: bool = False, text: str = "", p
     try:
         tree = without_end_assertions(parse_regex(pattern), search=False)
         tree = tree_in_any_case(tree) if ignore_case else tree
-        return Scan(char_dfa(tree)) if assertions(tree) else Leaf(tree, _size(tree))
+        return Scan(language(tree)) if assertions(tree) else Leaf(tree, _size(tree))
     except GrammarSyntaxError as error:
         message = error.message.partition("\n")[0]
         raise fault(text, position + (error.position or 0), message, hint=error.hint) from None
