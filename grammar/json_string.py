@@ -7,8 +7,10 @@ one Unicode code point; lone surrogates are never produced.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from structgen.grammar.byte_trie import literal_alternatives
-from structgen.grammar.charset import ANY, CharSet, contains, intersect, subtract, utf8_sequences
+from structgen.grammar.charset import ANY, ByteRanges, CharSet, intersect, subtract, utf8_sequences
 from structgen.grammar.program import Interior, ProgramBuilder
 
 SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -31,6 +33,8 @@ def quoted(text: str) -> bytes:
 
 
 def quoted_content(text: str) -> bytes:
+    if text.isalnum() and text.isascii():
+        return text.encode()
     out = bytearray()
     for char in text:
         code = ord(char)
@@ -56,12 +60,19 @@ canonical = Canonical()
 
 
 def _canonical_edges(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
-    edges = builder.characters(intersect(chars, PLAIN), then)
-    escaped = [(letter.encode(), then) for code, letter in SHORT_ESCAPES.items() if contains(chars, code)]
-    escaped += [(b"u%04x" % code, then) for code in range(0x20) if code not in SHORT_ESCAPES and contains(chars, code)]
-    if escaped:
-        edges.append((0x5C, 0x5C, literal_alternatives(builder, escaped)))
+    sequences, escapes = _canonical_parts(chars)
+    edges = builder.sequences(sequences, then)
+    if escapes:
+        edges.append((0x5C, 0x5C, literal_alternatives(builder, [(escape, then) for escape in escapes])))
     return edges
+
+
+@lru_cache(maxsize=4096)
+def _canonical_parts(chars: CharSet) -> tuple[tuple[ByteRanges, ...], tuple[bytes, ...]]:
+    """The plain characters of a set in UTF-8, and what stands behind the backslash for the others."""
+    escaped = (code for low, high in intersect(chars, _MUST_ESCAPE) for code in range(low, high + 1))
+    escapes = (SHORT_ESCAPES[code].encode() if code in SHORT_ESCAPES else b"u%04x" % code for code in escaped)
+    return utf8_sequences(intersect(chars, PLAIN)), tuple(escapes)
 
 
 def free_text(builder: ProgramBuilder, then: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
 from structgen.grammar.errors import SchemaError
@@ -37,12 +38,17 @@ class JsonOptions:
         Raises:
             SchemaError: an unknown option or value.
         """
-        hints = get_type_hints(cls)
-        names = [field.name for field in fields(cls)]
+        allowed = _allowed_values()
         for name, value in given.items():
-            if name not in names:
-                raise SchemaError(f"unknown option {name!r}", hint=f"known options: {', '.join(names)}")
-            allowed = get_args(hints[name]) or (True, False)
-            if value not in allowed:
-                raise SchemaError(f"{name} is {value!r}", hint=f"one of {', '.join(map(repr, allowed))}")
+            if name not in allowed:
+                raise SchemaError(f"unknown option {name!r}", hint=f"known options: {', '.join(allowed)}")
+            if value not in allowed[name]:
+                raise SchemaError(f"{name} is {value!r}", hint=f"one of {', '.join(map(repr, allowed[name]))}")
         return cls(**given)
+
+
+@cache
+def _allowed_values() -> dict[str, tuple[Any, ...]]:
+    """From the types of the fields, so that each value is written once."""
+    hints = get_type_hints(JsonOptions)
+    return {field.name: get_args(hints[field.name]) or (True, False) for field in fields(JsonOptions)}

@@ -129,7 +129,8 @@ class Scalars:
                 if following is None:
                     following = children[node][byte] = len(children)
                     children.append({})
-                    defaults.append(builder.follow(defaults[node], byte))
+                    stays = 0x20 <= byte < 0x7F and byte not in (0x22, 0x5C) and defaults[node] == interior
+                    defaults.append(interior if stays else builder.follow(defaults[node], byte))
                 node = following
         states = [builder.reserve() for _ in children]
         for node, edges in enumerate(children):
