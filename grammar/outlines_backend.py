@@ -4,8 +4,10 @@ WARNING: not for patterns of strangers in a process that matters. outlines-core 
 index at compile time: a short pattern can take all memory, and its faults abort the process. It is here to compare
 with, as an oracle in tests, and for those who want its index. It lies in the extra `outlines`.
 
-What differs: every byte that a pattern can need must be the start of some token, or compiling fails; assertions inside
-a pattern, JSON Schema and EBNF are refused; nothing is ever forced.
+Its index (0.2.14) loses the transitions from an accepting state to one that is not: in `(ab)?` it never allows an `a`.
+So the pattern gets a character behind it that it does not use itself, the sentinel, and a text is complete where that
+character may follow. What else differs: every byte that a pattern can need must be in some token, or compiling fails;
+assertions inside a pattern, JSON Schema and EBNF are refused; nothing is ever forced.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from structgen.grammar.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from structgen.grammar.grammar import Grammar
 
-_VOCABULARIES: weakref.WeakKeyDictionary[Vocabulary, Any] = weakref.WeakKeyDictionary()
+_VOCABULARIES: weakref.WeakKeyDictionary[Vocabulary, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 class MissingBackendError(GrammarError, ImportError):
@@ -44,7 +46,7 @@ def _outlines_core() -> Any:
         ) from None
 
 
-def _pattern(grammar: Grammar) -> str:
+def _pattern(grammar: Grammar) -> tuple[str, str]:
     if grammar.kind == "regex" and isinstance(grammar.source, str):
         return rust_pattern_of_regex(grammar.source)
     if grammar.kind == "choice" and isinstance(grammar.source, tuple):
@@ -55,23 +57,26 @@ def _pattern(grammar: Grammar) -> str:
     )
 
 
-def _their_vocabulary(vocabulary: Vocabulary) -> Any:
-    known = _VOCABULARIES.get(vocabulary)
-    if known is None:
+def _their_vocabulary(vocabulary: Vocabulary, sentinel: str) -> Any:
+    """Their vocabulary: id `size` ends, id `size + 1` is the sentinel; tokens with the sentinel never fit."""
+    by_sentinel = _VOCABULARIES.setdefault(vocabulary, {})
+    if sentinel not in by_sentinel:
         ids: dict[bytes, list[int]] = {}
+        byte = sentinel.encode()
         for index, token in enumerate(vocabulary.tokens):
-            if token:
+            if token and byte not in token:
                 ids.setdefault(token, []).append(index)
-        # One end only: ours are put into the mask afterwards. This id is none of theirs.
-        known = _VOCABULARIES[vocabulary] = _outlines_core().Vocabulary(vocabulary.size, ids)
-    return known
+        ids[byte] = [vocabulary.size + 1]
+        by_sentinel[sentinel] = _outlines_core().Vocabulary(vocabulary.size, ids)
+    return by_sentinel[sentinel]
 
 
 class OutlinesGrammar:
     """A grammar and a vocabulary as one index; see the module's warning.
 
     Raises:
-        UnsupportedSchemaError: it is neither a regex without inner assertions nor a list of choices.
+        UnsupportedSchemaError: it is neither a regex without inner assertions nor a list of choices, or it uses every
+            ASCII character.
         UnsatisfiableError: the vocabulary lacks tokens for something that the pattern allows.
         GrammarLimitError: the pattern is too large for the index.
         MissingBackendError: outlines-core is not installed.
@@ -80,15 +85,14 @@ class OutlinesGrammar:
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.grammar = grammar
         self.vocabulary = vocabulary
-        theirs = _their_vocabulary(vocabulary)
-        pattern = _pattern(grammar)
+        pattern, sentinel = _pattern(grammar)
+        theirs = _their_vocabulary(vocabulary, sentinel)
         try:
             self._index = _outlines_core().Index(pattern, theirs)
         except ValueError as error:
             raise _told(str(error)) from error
         self.start = int(self._index.get_initial_state())
-        self._finals = frozenset(self._index.get_final_states())
-        self._end = vocabulary.size
+        self._sentinel = vocabulary.size + 1
         self._masks: dict[int, Array] = {}
         bytes_with_token = {token[0] for token in vocabulary.tokens if token and len(token) == 1}
         # With a token for every byte that UTF-8 has, each state of the index can be completed.
@@ -108,7 +112,7 @@ class OutlinesGrammar:
         return {"masks": len(self._masks), "bytes": len(self._masks) * self.vocabulary.mask_words * 4}
 
     def is_final(self, state: int) -> bool:
-        return state in self._finals
+        return self._index.get_next_state(state, self._sentinel) is not None
 
     def following(self, state: int, token: int) -> int:
         """The state after a token, or -1."""
@@ -118,7 +122,7 @@ class OutlinesGrammar:
         return -1 if following is None or self.distance(following, cheap=True) >= INFINITE else int(following)
 
     def _tokens(self, state: int) -> list[int]:
-        return [token for token in self._index.get_allowed_tokens(state) or () if token != self._end]
+        return [token for token in self._index.get_allowed_tokens(state) or () if token < self.vocabulary.size]
 
     @cached_property
     def _distances(self) -> dict[int, int]:
@@ -132,7 +136,7 @@ class OutlinesGrammar:
                     reached_from[target] = set()
                     todo.append(target)
                 reached_from[target].add(state)
-        distances = dict.fromkeys((state for state in reached_from if state in self._finals), 1)
+        distances = dict.fromkeys((state for state in reached_from if self.is_final(state)), 1)
         wave = list(distances)
         while wave:
             before = {source for state in wave for source in reached_from[state]} - distances.keys()
