@@ -26,7 +26,16 @@ class Matcher:
     The history of tokens and configurations is kept, so that `rollback` takes any number of steps.
     """
 
-    __slots__ = ("_automaton", "_compiled", "_configs", "_prefix", "_tokens", "is_terminated", "mask_was_narrowed")
+    __slots__ = (
+        "_automaton",
+        "_compiled",
+        "_configs",
+        "_keys_at",
+        "_prefix",
+        "_tokens",
+        "is_terminated",
+        "mask_was_narrowed",
+    )
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
@@ -34,6 +43,8 @@ class Matcher:
         self._configs = [self._automaton.start]
         self._tokens: list[int] = []
         self._prefix = b""  # what accept_string read before the first token
+        # How many tokens there were when a key that was not declared ended; -1: in the prefix, perhaps.
+        self._keys_at: list[int] = []
         self.is_terminated = False
         self.mask_was_narrowed = False
 
@@ -96,7 +107,7 @@ class Matcher:
             row[:] = 0
             return True
         known = self._automaton.masks.get(self._here())
-        if known is None or known.ends_key:
+        if known is None or (known.ends_key and self._keys_at):
             return False
         row[:] = known.bits
         self.mask_was_narrowed = False
@@ -117,8 +128,10 @@ class Matcher:
         following = automaton.after_token(config, token_id)
         if following < 0:
             return False
-        if automaton.ends_key(config, token_id) and seen_keys(self._text() + self._spelled(token_id)).repeated:
-            return False
+        if automaton.ends_key(config, token_id):
+            if self._may_repeat(token_id) and seen_keys(self._text() + self._spelled(token_id)).repeated:
+                return False
+            self._keys_at.append(len(self._tokens))
         self._configs.append(following)
         self._tokens.append(token_id)
         return True
@@ -137,7 +150,12 @@ class Matcher:
             return False
         self._configs[-1] = following
         self._prefix += data
+        self._keys_at = [-1]
         return True
+
+    def _may_repeat(self, token_id: int) -> bool:
+        """Whether there is anything that a token which ends a key could repeat."""
+        return bool(self._keys_at) or token_id in self._compiled.vocabulary.two_keys
 
     def _spelled(self, token_id: int) -> bytes:
         return self._compiled.vocabulary.tokens[token_id] or b""
@@ -150,12 +168,16 @@ class Matcher:
 
         With `also_spelled`, those too that spell such a key without ending it. Returns whether any was taken out.
         """
-        if not mask.ends_key:
+        vocabulary = self._compiled.vocabulary
+        if not mask.ends_key or not (self._keys_at or vocabulary.two_keys):
             return False
-        vocabulary, text = self._compiled.vocabulary, self._text()
+        several = vocabulary.several_keys if self._keys_at else vocabulary.two_keys
+        suspects = [token for token in several if _allows(row, token)]
+        if not self._keys_at and not suspects:
+            return False
+        text = self._text()
         seen = seen_keys(text)
         forbidden: list[int] = []
-        suspects = list(vocabulary.several_keys)
         if seen.partial is not None:
             for key in seen.keys:
                 if key.startswith(seen.partial):
@@ -167,7 +189,7 @@ class Matcher:
             for key in seen.keys:
                 suspects += vocabulary.whole_keys.get(key, ())
         for token in suspects:
-            if row[token >> 5] >> (token & 31) & 1 and seen_keys(text + self._spelled(token)).repeated:
+            if _allows(row, token) and seen_keys(text + self._spelled(token)).repeated:
                 forbidden.append(token)
         for token in forbidden:
             row[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
@@ -188,6 +210,8 @@ class Matcher:
         if configs:
             del self._configs[-configs:]
         del self._tokens[-count:]
+        while self._keys_at and self._keys_at[-1] >= len(self._tokens):
+            self._keys_at.pop()
         self.is_terminated = False
 
     def copy(self) -> Matcher:
@@ -197,6 +221,7 @@ class Matcher:
         other._configs = self._configs.copy()
         other._tokens = self._tokens.copy()
         other._prefix = self._prefix
+        other._keys_at = self._keys_at.copy()
         other.is_terminated = self.is_terminated
         return other
 
@@ -206,6 +231,7 @@ class Matcher:
         self._configs = [self._automaton.start]
         self._tokens = []
         self._prefix = b""
+        self._keys_at = []
         self.is_terminated = False
 
     @property
@@ -278,3 +304,7 @@ def _shared_start(one: list[int], other: list[int]) -> list[int]:
     while count < min(len(one), len(other)) and one[count] == other[count]:
         count += 1
     return one[:count]
+
+
+def _allows(row: Array, token: int) -> bool:
+    return bool(row[token >> 5] >> (token & 31) & 1)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from structgen.grammar import vocabulary_cache
 from structgen.grammar.mask_tables import MaskTables, mask_tables
 from structgen.grammar.plain_text import PlainText, plain_text
 from structgen.grammar.tables import Array
 from structgen.grammar.token_trie import TokenTrie, build_trie, child
 
 Encode = Callable[[bytes], Sequence[int]]
+
+
+class _Tables(NamedTuple):
+    trie: TokenTrie
+    plain_text: PlainText
 
 
 class Vocabulary:
@@ -67,8 +73,24 @@ class Vocabulary:
         return (self.size + 31) // 32
 
     @cached_property
+    def _tables(self) -> _Tables:
+        """Built, or read from the disk cache."""
+        if len(self.tokens) < vocabulary_cache.LEAST_TOKENS:
+            return self._built()
+        key = vocabulary_cache.key_of(*self.token_bytes, self.mask_words)
+        tables = vocabulary_cache.load(key, _Tables)
+        if tables is None:
+            tables = self._built()
+            vocabulary_cache.save(key, tables)
+        return tables
+
+    def _built(self) -> _Tables:
+        trie = build_trie(self.tokens, range(len(self.tokens)))
+        return _Tables(trie, plain_text(self.tokens, *self.token_bytes, self.mask_words))
+
+    @property
     def trie(self) -> TokenTrie:
-        return build_trie(self.tokens, range(len(self.tokens)))
+        return self._tables.trie
 
     @cached_property
     def token_bytes(self) -> tuple[Array, Array]:
@@ -77,10 +99,10 @@ class Vocabulary:
         np.cumsum([len(token or b"") for token in self.tokens], out=starts[1:])
         return np.frombuffer(b"".join(token or b"" for token in self.tokens), dtype=np.uint8), starts
 
-    @cached_property
+    @property
     def plain_text(self) -> PlainText:
         """What all grammars share about the inside of a JSON string."""
-        return plain_text(self.tokens, *self.token_bytes, self.mask_words)
+        return self._tables.plain_text
 
     @cached_property
     def whole_keys(self) -> dict[bytes, list[int]]:
@@ -95,6 +117,11 @@ class Vocabulary:
     def several_keys(self) -> tuple[int, ...]:
         """The tokens with three quotes or more, which may hold a key behind something else."""
         return tuple(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 3)
+
+    @cached_property
+    def two_keys(self) -> frozenset[int]:
+        """The tokens with four quotes or more, which may hold two keys."""
+        return frozenset(i for i in self.several_keys if (self.tokens[i] or b"").count(b'"') >= 4)
 
     def subtree(self, text: bytes, *, whole: bool = True) -> list[int]:
         """The tokens that begin with `text`; with whole=False only those that are `text`."""
