@@ -17,6 +17,7 @@ import numpy as np
 from structgen.grammar.configuration import advance, follow, single_byte, start_config
 from structgen.grammar.distance import token_distances
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.memory_pool import POOL
 from structgen.grammar.program import Program
 from structgen.grammar.tables import (
     CONFIGS,
@@ -35,6 +36,7 @@ from structgen.grammar.tables import (
     Array,
     grown,
     new_tables,
+    release,
     size_in_bytes,
     with_scratch,
 )
@@ -91,6 +93,13 @@ class Automaton:
         fresh._make_scratch()
         fresh._fresh_tables()
         return fresh
+
+    def __del__(self) -> None:
+        if hasattr(self, "masks"):  # it was made to the end
+            release(self.tables)
+            for mask in self.masks.values():
+                mask.bits.flags.writeable = True
+                POOL.give(mask.bits)
 
     def _make_scratch(self) -> None:
         """What `fill` works with; used under the lock."""
@@ -199,7 +208,7 @@ class Automaton:
 
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
-        bits = np.empty(vocabulary.mask_words, np.int32)
+        bits = POOL.take((vocabulary.mask_words,), np.int32)
         seen, path = self._seen, self._path
         shared = vocabulary.mask_tables
         self._retry(lambda: fill(self.tables, shared, config, limit, path, bits, seen))

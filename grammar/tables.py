@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from structgen.grammar.memory_pool import POOL
 from structgen.grammar.numba_cache import jit, lean_inline
 from structgen.grammar.program import Program
 
@@ -83,16 +84,19 @@ def with_scratch(tables: Tables) -> Tables:
 def new_tables(program: Program, distance: Array) -> Tables:
     """Empty tables; rows are set when they are taken."""
     configs, stacks, elements = 128, 256, 1024
+    stack_hash, config_hash = POOL.take((stacks * 2,), np.int32), POOL.take((configs * 2,), np.int32)
+    stack_hash.fill(-1)
+    config_hash.fill(-1)
     tables = Tables(
         code=program.code,
         edges=program.edges,
         distance=distance,
-        stack=np.empty((stacks, 5), np.int32),
-        stack_hash=np.full(stacks * 2, -1, np.int32),
-        config=np.empty((configs, 5), np.int32),
-        config_hash=np.full(configs * 2, -1, np.int32),
-        elements=np.empty(elements, np.int64),
-        transitions=np.empty((configs, 256), np.int32),
+        stack=POOL.take((stacks, 5), np.int32),
+        stack_hash=stack_hash,
+        config=POOL.take((configs, 5), np.int32),
+        config_hash=config_hash,
+        elements=POOL.take((elements,), np.int64),
+        transitions=POOL.take((configs, 256), np.int32),
         meta=np.zeros(8, np.int64),
         visited=_SCRATCH.visited,
         work=_SCRATCH.work,
@@ -102,8 +106,14 @@ def new_tables(program: Program, distance: Array) -> Tables:
     return tables
 
 
+def release(tables: Tables) -> None:
+    """Give the memory back. Nobody may use the tables after this."""
+    for name in ("stack", "stack_hash", "config", "config_hash", "elements", "transitions"):
+        POOL.give(getattr(tables, name))
+
+
 def _longer(array: Array, size: int, used: int) -> Array:
-    out = np.empty((size, *array.shape[1:]), array.dtype)
+    out = POOL.take((size, *array.shape[1:]), array.dtype)
     out[:used] = array[:used]
     return out
 

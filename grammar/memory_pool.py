@@ -1,0 +1,46 @@
+"""Arrays of automata that are gone, kept for the next ones.
+
+Fresh memory costs a page fault every 4 KB, about as much as computing what goes into it; a new grammar would pay that
+for every mask. Only arrays that nobody can reach any more may be given back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+MAX_BYTES = 64 << 20
+
+
+class MemoryPool:
+    """Uninitialised arrays by shape and type. Thread-safe; holds at most `max_bytes`."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._free: defaultdict[tuple[tuple[int, ...], str], list[Array]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        key = (shape, np.dtype(dtype).str)
+        with self._lock:
+            kept = self._free[key]
+            if kept:
+                array = kept.pop()
+                self._bytes -= array.nbytes
+                return array
+        return np.empty(shape, dtype)
+
+    def give(self, array: Array) -> None:
+        with self._lock:
+            if self._bytes + array.nbytes <= self._max_bytes:
+                self._bytes += array.nbytes
+                self._free[array.shape, array.dtype.str].append(array)
+
+
+POOL = MemoryPool()
