@@ -14,6 +14,7 @@ import typer
 
 from structgen import __version__, models
 from structgen import cli_options as option
+from structgen.cli_inspect import inspect
 from structgen.cli_io import (
     INTERRUPTED,
     SOME_INVALID,
@@ -173,6 +174,9 @@ def validate(
     if not quiet:
         note(f"{documents} checked, {invalid} invalid")
     sys.exit(SOME_INVALID if findings else 0)
+
+
+app.command(epilog="Example: structgen inspect --schema invoice.json --tokens '{\"total\": 3}'")(inspect)
 
 
 @app.command(epilog="Example: structgen serve --port 8000   then   OpenAI(base_url='http://127.0.0.1:8000/v1')")

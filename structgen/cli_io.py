@@ -55,7 +55,10 @@ def read_bytes(name: str) -> bytes:
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        fail(f"cannot read {name}: {error.strerror or error}")
+        fail(
+            f"cannot read {name}: {error.strerror or error}",
+            hint="check the path and its permissions; - is standard input",
+        )
 
 
 def read_text(name: str) -> str:

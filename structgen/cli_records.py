@@ -17,7 +17,10 @@ def read_schema(path: Path) -> Any:
     try:
         return load_schema(path)
     except OSError as error:
-        fail(f"cannot read {path}: {error.strerror or error}")
+        fail(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="check the path and its permissions; - is standard input",
+        )
     except GrammarError as error:
         fail(error.message, error.hint)
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from structgen.grammar.errors import GrammarError, GrammarLimitError, SchemaError, UnsupportedSchemaError
-from structgen.grammar.json_schema.keywords import LATEST, known, problem_with
+from structgen.grammar.json_schema.keywords import LATEST, hint_for, known, problem_with
 from structgen.grammar.json_schema.options import JsonOptions
 
 MAX_SCHEMAS = 200_000
@@ -129,7 +129,9 @@ class SchemaDocument:
                     continue
                 problem = problem_with(keyword.value, value)
                 if problem is not None:
-                    raise SchemaError(f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}")
+                    raise SchemaError(
+                        f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}", hint=hint_for(keyword.value, value)
+                    )
                 if "schema" in keyword.value or keyword.value == "dependencies":
                     path = f"{pointer}/{escape(name)}"
                     found = _subschemas(value, keyword.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any, Literal
 
 Status = Literal["enforced", "annotation", "structure", "refused"]
@@ -149,6 +150,23 @@ def problem_with(rule: str, value: Any) -> str | None:
                 return f"{name!r} is no type; types are {', '.join(TYPES)}"
         return None if names else "an empty list of types"
     return None if _FITS[rule](value) else f"must be {_DESCRIPTION[rule]}, not {_shown(value)}"
+
+
+def hint_for(rule: str, value: Any) -> str:
+    """How to repair a keyword's value."""
+    if rule == "types":
+        names = value if isinstance(value, list) else [value]
+        wrong = next((name for name in names if name not in TYPES), None)
+        near = get_close_matches(str(wrong).lower(), (*TYPES, *_OTHER_NAMES), 1, 0.5)
+        return f"did you mean {_OTHER_NAMES.get(near[0], near[0])!r}?" if near else "leave type out to allow all"
+    return f"give {_DESCRIPTION[rule]}, or leave the keyword out"
+
+
+# What other languages call the types.
+_OTHER_NAMES = {
+    "int": "integer", "float": "number", "double": "number", "decimal": "number", "bool": "boolean", "str": "string",
+    "text": "string", "list": "array", "dict": "object", "map": "object", "none": "null", "nil": "null",
+}  # fmt: skip
 
 
 def _shown(value: Any) -> str:
