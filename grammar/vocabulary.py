@@ -58,11 +58,16 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, *, size: int | None = None) -> Vocabulary:
-        """From a tokenizer file of any kind that `load_tokenizer` reads, a folder with one, or a tokenizer object."""
+        """From a tokenizer file of any kind that `load_tokenizer` reads, a folder with one, or a tokenizer object.
+
+        Without a `size`, the width is what the files beside the tokenizer say, else the number of tokens.
+        """
         from structgen.grammar.tokenizer_files import load_tokenizer
 
         loaded = load_tokenizer(tokenizer)
-        return cls(loaded.tokens, loaded.eos_token_ids, encode=loaded.encode, size=size)
+        return cls(
+            loaded.tokens, loaded.eos_token_ids, encode=loaded.encode, size=loaded.size if size is None else size
+        )
 
     def __repr__(self) -> str:
         return f"Vocabulary(size={self.size}, eos_token_ids={sorted(self.eos_token_ids)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,3 +158,13 @@ def test_bytes_that_no_token_spells_are_never_needed(allowed: Allowed) -> None:
     matcher = Grammar.from_choices(["é", "ê"]).compile(vocabulary).matcher()  # C3 A9 and C3 AA
     assert matcher.accept(without.index(b"\xc3"))
     assert allowed(matcher) == {without.index(b"\xaa")}
+
+
+def test_the_width_and_the_ends_come_from_the_files_beside(tmp_path: Path) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"vocab_size": 320, "eos_token_id": [258, 319]}')
+    vocabulary = Vocabulary.from_tokenizer(tmp_path)
+    assert vocabulary.size == 320
+    assert vocabulary.mask_words == 10
+    assert vocabulary.eos_token_ids == {258, 319}
+    assert Vocabulary.from_tokenizer(tmp_path, size=400).size == 400
