@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError, UnsupportedSchemaError
 from structgen.grammar.json_schema.assertions import own_shape
+from structgen.grammar.json_schema.disjoint import are_disjoint
 from structgen.grammar.json_schema.document import Place, SchemaDocument
 from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
 from structgen.grammar.json_schema.text import text_dfa
@@ -85,9 +86,33 @@ class Normaliser:
             return shapes
         for index in range(len(schema.get("allOf", ()))):
             shapes = self._product(shapes, self._expand(document.child(place, "allOf", index)), place)
+        if "oneOf" in schema:
+            shapes = self._product(shapes, self._exactly_one(place), place)
         if "anyOf" in schema:
             shapes = self._product(shapes, self._alternatives(place, "anyOf"), place)
         return shapes
+
+    def _exactly_one(self, place: Place) -> Shapes:
+        """The shapes of oneOf, whose branches must exclude each other: then exactly one is the same as any."""
+        branches = [self._expand(self._document.child(place, "oneOf", i)) for i in range(len(place.schema["oneOf"]))]
+        for later in range(len(branches)):
+            for earlier in range(later):
+                for one in branches[later]:
+                    for other in branches[earlier]:
+                        if not are_disjoint(one, other, self._shapes_if_finite):
+                            raise UnsupportedSchemaError(
+                                f"branches {earlier} and {later} of oneOf may both hold",
+                                pointer=f"{place.pointer}/oneOf/{later}",
+                                hint="tell them apart by a required property with a const, or use anyOf",
+                            )
+        return self._alternatives(place, "oneOf")
+
+    def _shapes_if_finite(self, conjunction: Conjunction) -> Shapes:
+        """The shapes, or anything where the schema being expanded is met again: its alternatives are not known yet."""
+        try:
+            return self.shapes(conjunction)
+        except UnsatisfiableError:
+            return (ANYTHING,)
 
     def _alternatives(self, place: Place, keyword: str) -> Shapes:
         """The shapes of all branches, equal ones once."""
