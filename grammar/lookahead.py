@@ -7,8 +7,10 @@ not inside of a group that something follows.
 
 from __future__ import annotations
 
-from structgen.grammar.char_dfa import CharDFA, both, char_dfa, difference
+from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.charset import ANY
+from structgen.grammar.determinise import char_dfa
+from structgen.grammar.dfa_algebra import both, difference
 from structgen.grammar.errors import GrammarSyntaxError
 from structgen.grammar.regex_tree import (
     Alt,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from structgen.grammar.configuration import DETOUR
+from structgen.grammar.ops import DETOUR
 from structgen.grammar.seen_keys import seen_keys
 from structgen.grammar.tables import DEAD, Array
 

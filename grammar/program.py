@@ -99,8 +99,8 @@ class Program:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int32]:
-        """See `distance.evaluation_order`; computed once."""
-        from structgen.grammar.distance import evaluation_order
+        """See `evaluation_order.py`; computed once."""
+        from structgen.grammar.evaluation_order import evaluation_order
 
         return evaluation_order(self)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from structgen.grammar.char_dfa import CharDFA, word_lengths
+from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.charset import ANY, CharSet, union
+from structgen.grammar.dfa_algebra import word_lengths
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
 from structgen.grammar.lookahead import language
 from structgen.grammar.program import Interior, Program, ProgramBuilder

@@ -11,31 +11,44 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import BYTE, DETOUR, EXCEPT, KEY, RANGES, interior_kind, intern, transition
-from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables
+from structgen.grammar.configuration import (
+    interior_kind,
+    intern,
+)
+from structgen.grammar.mask_tables import MaskTables
+from structgen.grammar.mask_walk import (
+    allow_exits,
+    copy_mask,
+    difference_walk,
+    walk,
+)
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.plain_text import QUOTE, is_plain_byte
-from structgen.grammar.program import Interior
+from structgen.grammar.ops import (
+    BYTE,
+    CANONICAL,
+    COUNTED,
+    DETOUR,
+    EXCEPT,
+    KEY,
+    RANGES,
+)
+from structgen.grammar.plain_text import (
+    QUOTE,
+    is_plain_byte,
+)
 from structgen.grammar.tables import (
     COST,
     COUNT,
-    DEAD,
-    ENDS_KEY,
     IN_TOKENS,
-    INFINITE,
     LENGTH,
-    NEEDED,
     RETURN_TO,
     START,
-    UNKNOWN,
     Array,
     Tables,
 )
 
-FREE, COUNTED, CANONICAL = int(Interior.FREE), int(Interior.COUNTED), int(Interior.CANONICAL)
 # Behind an incomplete character or escape, at most this many more tokens are needed than before it.
 MARGIN = 16
-LETTER = 0x61  # any plain character stands for all
 ANY_ROOM = 1 << 30
 
 
@@ -55,7 +68,7 @@ def fill(tables: Tables, shared: MaskTables, config: int, limit: int, path: Arra
     room = _room(tables, config, limit, seen)
     if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
         mask[:] = 0
-        return _walk(tables, shared, shared.nodes, config, limit, path, mask, seen)
+        return walk(tables, shared, shared.nodes, config, limit, path, mask, seen)
     longest = len(shared.masks) - 1
     if room == ANY_ROOM:
         base = _base(tables, config)
@@ -64,14 +77,14 @@ def fill(tables: Tables, shared: MaskTables, config: int, limit: int, path: Arra
         status = _inside(tables, shared, base, limit, path, mask, seen)
         if status < 0 or base == config:
             return status
-        return _difference(tables, shared, config, base, limit, path, mask, seen)
-    _copy(mask, shared.masks[min(room, longest)])
+        return difference_walk(tables, shared, config, base, limit, path, mask, seen)
+    copy_mask(mask, shared.masks[min(room, longest)])
     if not _is_counted_interior(tables, config):
-        return _walk(tables, shared, shared.others, config, limit, path, mask, seen)
+        return walk(tables, shared, shared.others, config, limit, path, mask, seen)
     if room > longest:
         return _inside(tables, shared, config, limit, path, mask, seen)
-    status = _exits(tables, shared, config, room, limit, path, mask, seen)
-    return status if status < 0 else _walk(tables, shared, shared.rest, config, limit, path, mask, seen)
+    status = allow_exits(tables, shared, config, room, limit, path, mask, seen)
+    return status if status < 0 else walk(tables, shared, shared.rest, config, limit, path, mask, seen)
 
 
 @lean
@@ -102,205 +115,12 @@ def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, path: A
     for index in range(start, start + tables.config[config, LENGTH]):
         kind = max(kind, interior_kind(tables, tables.elements[index] & np.int64(0xFFFFFFFF)))
     canonical = kind in (KEY, CANONICAL)
-    _copy(mask, shared.canonical_mask if canonical else shared.free_mask)
-    status = _exits(tables, shared, config, ANY_ROOM, limit, path, mask, seen)
+    copy_mask(mask, shared.canonical_mask if canonical else shared.free_mask)
+    status = allow_exits(tables, shared, config, ANY_ROOM, limit, path, mask, seen)
     if status < 0:
         return status
     leaving = shared.canonical_leaving if canonical else shared.free_leaving
-    return _walk(tables, shared, leaving, config, limit, path, mask, seen)
-
-
-@lean
-def _difference(
-    tables: Tables, shared: MaskTables, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
-    """Turn the mask of `base` into that of `config`: only tokens on which the two go different ways are visited."""
-    half = len(path) // 2
-    path[0], path[half] = config, base
-    nodes = shared.others
-    node = 0
-    while node < len(nodes):
-        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        here, there = path[depth], path[half + depth]
-        following = tables.transitions[here, byte]
-        if following == UNKNOWN:
-            following = transition(tables, here, byte)
-            if following < UNKNOWN:
-                return following
-        beside = DEAD
-        if there >= 0:
-            beside = tables.transitions[there, byte]
-            if beside == UNKNOWN:
-                beside = transition(tables, there, byte)
-                if beside < UNKNOWN:
-                    return beside
-        if following == beside:
-            node = nodes[node, END]
-            continue
-        if following == DEAD:
-            for inner in range(node, nodes[node, END]):
-                _clear_token(mask, shared.same, nodes[inner, TOKEN])
-            node = nodes[node, END]
-            continue
-        path[depth + 1], path[half + depth + 1] = following, beside
-        seen[2] |= tables.config[following, ENDS_KEY]
-        if nodes[node, TOKEN] >= 0:
-            if _is_within(tables, following, limit, seen):
-                _set_token(mask, shared.same, nodes[node, TOKEN])
-            else:
-                _clear_token(mask, shared.same, nodes[node, TOKEN])
-        node += 1
-    return 0
-
-
-@lean
-def _clear_token(mask: Array, same: Array, token: int) -> None:
-    while token >= 0:
-        mask[token >> 5] &= ~(np.int32(1) << np.int32(token & 31))
-        token = same[token]
-
-
-@lean
-def _copy(target: Array, source: Array) -> None:
-    for word in range(len(target)):
-        target[word] = source[word]
-
-
-@lean
-def _set_token(mask: Array, same: Array, token: int) -> None:
-    """Allow a token and all that have the same bytes."""
-    while token >= 0:
-        mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
-        token = same[token]
-
-
-@lean
-def _walk(
-    tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
-    """Visit every token of a trie that the transitions allow."""
-    path[0] = config
-    node, count = 0, len(nodes)
-    while node < count:
-        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        here = path[depth]
-        following = tables.transitions[here, byte]
-        if following == UNKNOWN:
-            following = transition(tables, here, byte)
-            if following < UNKNOWN:
-                return following
-        if following == DEAD:
-            node = nodes[node, END]
-            if depth == 0 and count == len(shared.nodes):
-                node = _next_root(tables, shared, config, byte, node)
-            continue
-        path[depth + 1] = following
-        seen[2] |= tables.config[following, ENDS_KEY]
-        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
-            _set_token(mask, shared.same, nodes[node, TOKEN])
-        node += 1
-    return 0
-
-
-@lean
-def _next_root(tables: Tables, shared: MaskTables, config: int, byte: int, node: int) -> int:
-    """From a first byte that is dead to the next that is not: the subtrees between are far apart in memory."""
-    for other in range(byte + 1, 256):
-        if shared.root[other] >= 0:
-            if tables.transitions[config, other] != DEAD:
-                return shared.root[other]
-            node = len(shared.nodes)
-    return node
-
-
-@lean
-def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
-    needed = tables.config[config, NEEDED]
-    if needed <= limit:
-        seen[0] = max(seen[0], needed)
-        return True
-    if needed < INFINITE:
-        seen[1] = max(seen[1], needed)
-    return False
-
-
-@lean
-def _exits(
-    tables: Tables, shared: MaskTables, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
-    """Allow the tokens that end the string behind at most `room` plain characters, group by group.
-
-    What is behind the quote may depend on how many characters came before it, up to where more change nothing: a
-    text of at least n characters, or one that ends in a loop.
-    """
-    length, outside, longest = 0, -1, len(shared.masks) - 1
-    while length <= min(room, longest):
-        following = _step(tables, config, QUOTE)
-        if following < UNKNOWN:
-            return following
-        after = _step(tables, config, LETTER)
-        if after < UNKNOWN:
-            return after
-        # With a count, configurations differ for ever; the quote once open stays open.
-        settled = after == config or (following >= 0 and following == outside)
-        if following >= 0:
-            last = room if settled else length
-            status = _exits_to(tables, shared, following, (length, last), limit, path, mask, seen)
-            if status < 0:
-                return status
-        if settled or after == DEAD:
-            break
-        outside, config = following, after
-        length += 1
-    return 0
-
-
-@lean
-def _step(tables: Tables, config: int, byte: int) -> int:
-    following = tables.transitions[config, byte]
-    return transition(tables, config, byte) if following == UNKNOWN else following
-
-
-@lean
-def _exits_to(
-    tables: Tables,
-    shared: MaskTables,
-    outside: int,
-    lengths: tuple[int, int],
-    limit: int,
-    path: Array,
-    mask: Array,
-    seen: Array,
-) -> int:
-    """Allow tokens with plain text of `lengths` characters and a quote, which leads to the configuration `outside`."""
-    seen[2] |= tables.config[outside, ENDS_KEY]
-    if _is_within(tables, outside, limit, seen):
-        _set_group(mask, shared, 0, lengths)
-    path[0] = outside
-    nodes = shared.exits
-    node = 0
-    while node < len(nodes):
-        depth = nodes[node, DEPTH]
-        following = _step(tables, path[depth], nodes[node, BYTE_READ])
-        if following < UNKNOWN:
-            return following
-        if following == DEAD:
-            node = nodes[node, END]
-            continue
-        path[depth + 1] = following
-        seen[2] |= tables.config[following, ENDS_KEY]
-        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
-            _set_group(mask, shared, nodes[node, TOKEN], lengths)
-        node += 1
-    return 0
-
-
-@lean
-def _set_group(mask: Array, shared: MaskTables, group: int, lengths: tuple[int, int]) -> None:
-    for index in range(shared.group_start[group], shared.group_start[group + 1]):
-        token = shared.group_tokens[index]
-        if lengths[0] <= shared.length[token] <= lengths[1]:
-            mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    return walk(tables, shared, leaving, config, limit, path, mask, seen)
 
 
 @lean

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from structgen.grammar.char_dfa import CharDFA, both
+from structgen.grammar.char_dfa import CharDFA
+from structgen.grammar.dfa_algebra import both
 from structgen.grammar.errors import GrammarError
 from structgen.grammar.formats import format_tree
 from structgen.grammar.json_schema.shapes import TextShape

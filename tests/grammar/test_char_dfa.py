@@ -6,15 +6,9 @@ import itertools
 
 import pytest
 
-from structgen.grammar.char_dfa import (
-    CharDFA,
-    both,
-    char_dfa,
-    difference,
-    minimised,
-    trimmed,
-    word_lengths,
-)
+from structgen.grammar.char_dfa import CharDFA, minimised, trimmed
+from structgen.grammar.determinise import char_dfa
+from structgen.grammar.dfa_algebra import both, difference, word_lengths
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.regex_program import without_end_assertions
 from structgen.grammar.regex_syntax import parse_regex
