@@ -1,7 +1,7 @@
 """The engine in a thread of its own, and asyncio on the other side.
 
 Ownership: the thread owns the engine and calls every method of it; nobody else may. The event loop owns the streams.
-Between them lie two queues: commands go in (`queue.SimpleQueue`), events come out (`loop.call_soon_threadsafe`).
+Between them lie two queues: commands go in (`queue.SimpleQueue`), events come out (`TokenStream.post`).
 Every stream gets exactly one last event, whatever happens: finished, cancelled, failed, or shut down.
 """
 
@@ -112,7 +112,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._thread.join, 2.0)
         if self._thread.is_alive():  # stuck inside a step: nobody may wait for it
             for stream, _ in list(self._streams.values()):
-                self._tell(stream, stream.deliver, (), "error", False, "the engine did not stop in time")
+                self._tell(stream.post, (), "error", False, "the engine did not stop in time")
         self._refuse_the_rest()
 
     def _cancel(self, stream: TokenStream) -> None:
@@ -158,10 +158,10 @@ class AsyncEngine:
             sequence = self._engine.submit(prompt_ids, params, cursor, eos_token_ids)
         except Exception as error:
             self._forget()
-            self._tell(stream, stream.settle, error)
+            self._tell(stream.loop.call_soon_threadsafe, stream.settle, error)
             return
         self._streams[id(sequence)] = (stream, sequence)
-        self._tell(stream, stream.settle, None)
+        self._tell(stream.loop.call_soon_threadsafe, stream.settle, None)
 
     def _drop(self, stream: TokenStream | None) -> None:
         """Cancel one stream, or all of them for None."""
@@ -190,13 +190,13 @@ class AsyncEngine:
         stream, sequence = self._streams[key]
         if output.finish_reason is not None:
             self._finish(key, output.finish_reason, sequence.error, output.token_ids)
-        elif output.token_ids and not self._tell(stream, stream.deliver, list(output.token_ids), None, False, None):
+        elif output.token_ids and not self._tell(stream.post, list(output.token_ids), None, False, None):
             self._drop(stream)
 
     def _finish(self, key: int, reason: str, error: str | None, token_ids: Sequence[int] = ()) -> None:
         stream, sequence = self._streams.pop(key)
         self._forget()
-        self._tell(stream, stream.deliver, list(token_ids), reason, bool(sequence.closed_early), error)
+        self._tell(stream.post, list(token_ids), reason, bool(sequence.closed_early), error)
 
     def _fail_streams(self, error: Exception) -> None:
         """A step broke: it cannot be known whose fault it is, so all in flight fail, and the engine is emptied."""
@@ -228,17 +228,18 @@ class AsyncEngine:
                 return
             if command == "submit" and stream is not None:
                 self._forget()
-                self._tell(stream, stream.settle, EngineStoppedError(self.failure or "the engine is shutting down"))
+                error = EngineStoppedError(self.failure or "the engine is shutting down")
+                self._tell(stream.loop.call_soon_threadsafe, stream.settle, error)
 
     def _forget(self) -> None:
         with self._lock:
             self._pending -= 1
 
     @staticmethod
-    def _tell(stream: TokenStream, function: Callable[..., None], *arguments: Any) -> bool:
-        """Call into the stream's event loop; False when that loop is gone."""
+    def _tell(function: Callable[..., object], *arguments: Any) -> bool:
+        """Call something that wakes a stream's event loop; False when that loop is gone."""
         try:
-            stream.loop.call_soon_threadsafe(function, *arguments)
+            function(*arguments)
         except RuntimeError:
             return False
         return True

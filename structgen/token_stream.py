@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -93,6 +94,8 @@ class TokenStream:
         self.error: str | None = None
         self.request = request
         self._cancel = cancel
+        self._mail: list[tuple[Sequence[int], str | None, bool, str | None]] = []
+        self._mail_lock = threading.Lock()
 
     def cancel(self) -> None:
         """Free the request at the next tick; harmless when it is over. Any thread may call this."""
@@ -108,10 +111,27 @@ class TokenStream:
         if reason == "error":
             raise EngineFailedError(self.error or "the engine failed")
 
-    def deliver(
+    def post(self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None) -> None:
+        """From the engine's thread: news for the event loop. RuntimeError when that loop is gone.
+
+        The loop is woken once for all that is posted until it looks: an engine faster than the loop must not fill the
+        loop's own queue, behind which everything else would wait.
+        """
+        with self._mail_lock:
+            self._mail.append((token_ids, finish_reason, closed_early, error))
+            first = len(self._mail) == 1
+        if first:
+            self.loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        with self._mail_lock:
+            mail, self._mail = self._mail, []
+        token_ids = [token for ids, *_ in mail for token in ids]
+        self._deliver(token_ids, *mail[-1][1:])
+
+    def _deliver(
         self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None
     ) -> None:
-        """In the event loop's thread."""
         if self.finish_reason is not None:
             return
         self.finish_reason, self.closed_early, self.error = finish_reason, closed_early, error
