@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from structgen.grammar.char_dfa import (
+    MAX_WORK,
     CharDFA,
     explore,
 )
@@ -18,6 +19,7 @@ from structgen.grammar.charset import (
     intersect,
     partition,
 )
+from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.regex_tree import Node
 
 # What an assertion that was passed demands of the next character.
@@ -37,7 +39,15 @@ def determinised(nfa: CharNFA) -> CharDFA:
     is_word = [bool(intersect(part, WORD)) for part in classes]
     members = {chars: [bool(intersect(part, chars)) for part in classes] for chars in set(sets)}
 
+    work = 0
+
     def step(state: State, index: int) -> State | None:
+        nonlocal work
+        work += len(state[1])
+        if work > MAX_WORK:
+            raise GrammarLimitError(
+                "the pattern has too many ways to be read at once", hint="make alternatives start differently"
+            )
         kind: Promise = "word" if is_word[index] else "not word"
         moved = {
             target

@@ -83,22 +83,29 @@ def without_end_assertions(tree: Node, *, search: bool) -> Node:
     With `search`, an end that is not anchored may be preceded or followed by any text.
     """
     options = list(tree.options) if isinstance(tree, Alt) else [tree]
-    return alt([_anchored(option, search) for option in options])
+    # Alternatives with the same open ends share the text before and behind them: with texts of their own, an automaton
+    # would remember which of them were found.
+    groups: dict[tuple[bool, bool], list[Node]] = {}
+    for option in options:
+        inner, open_ends = _without_anchors(option, search)
+        groups.setdefault(open_ends, []).append(inner)
+    return alt([_between(alt(group), *open_ends) for open_ends, group in groups.items()])
 
 
-def _anchored(option: Node, search: bool) -> Node:
+def _without_anchors(option: Node, search: bool) -> tuple[Node, tuple[bool, bool]]:
+    """An alternative without `^` and `$` at its ends, and whether any text may come before and behind it."""
     items: list[Node] = list(option.items) if isinstance(option, Concat) else [option]
     first, last = 0, len(items)
     while first < last and _is_assertion(items[first], "start"):
         first += 1
     while last > first and _is_assertion(items[last - 1], "end"):
         last -= 1
-    whole = items[first:last]
-    if search and last == len(items):
-        whole = [*whole, ANY_TEXT]
-    if search and first == 0:
-        whole = [ANY_TEXT, *whole]
-    return concat(whole)
+    return concat(items[first:last]), (search and first == 0, search and last == len(items))
+
+
+def _between(inner: Node, before: bool, behind: bool) -> Node:
+    items = inner.items if isinstance(inner, Concat) else (inner,)
+    return concat([*([ANY_TEXT] if before else []), *items, *([ANY_TEXT] if behind else [])])
 
 
 def _is_assertion(node: Node, kind: str) -> bool:

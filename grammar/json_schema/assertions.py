@@ -10,14 +10,17 @@ from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
 from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
+from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import (
     ANYTHING,
     NOTHING,
     ArrayShape,
     Conjunction,
     ObjectShape,
+    OtherNames,
     Shape,
     TextShape,
+    conjoin,
 )
 from structgen.grammar.json_schema.values import exact, json_key
 from structgen.grammar.regex_tree import MAX_COUNT
@@ -25,7 +28,7 @@ from structgen.grammar.regex_tree import MAX_COUNT
 _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
 _ARRAY = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
-_OBJECT = frozenset({"properties", "required", "additionalProperties"})
+_OBJECT = frozenset({"properties", "required", "additionalProperties", "patternProperties"})
 _ASSERTING = _NUMBER | _TEXT | _ARRAY | _OBJECT | {"type", "enum", "const"}
 
 
@@ -193,8 +196,21 @@ def _object(document: SchemaDocument, place: Place) -> ObjectShape:
     rest: Conjunction = ()
     if "additionalProperties" in schema and schema["additionalProperties"] is not True:
         rest = (document.child(place, "additionalProperties"),)
-    members: dict[str, Conjunction] = {name: (document.child(place, "properties", name),) for name in names}
-    # A required name without a schema of its own is a member that the schema for other names describes.
-    for name in required:
-        members.setdefault(name, rest)
-    return ObjectShape(tuple(members.items()), frozenset(required), rest)
+    patterns = tuple(
+        (
+            pattern,
+            f"{place.pointer}/patternProperties/{escape(pattern)}",
+            (document.child(place, "patternProperties", pattern),),
+        )
+        for pattern in schema.get("patternProperties", ())
+    )
+    others = OtherNames(patterns, rest)
+    members: dict[str, Conjunction] = {}
+    for name in dict.fromkeys((*names, *required)):
+        matching = [pattern for pattern, _, _ in patterns if name_matches(pattern, name)]
+        # A required name without a schema of its own is a member that the schema for other names describes.
+        listed: Conjunction = (document.child(place, "properties", name),) if name in names else ()
+        if name not in names or matching:
+            listed = conjoin(listed, others.schema_of(matching))
+        members[name] = listed
+    return ObjectShape(tuple(members.items()), frozenset(required), (others,) if patterns or rest else ())

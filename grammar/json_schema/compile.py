@@ -11,7 +11,7 @@ from structgen.grammar.json_schema.layout import MAX_PRETTY_DEPTH, Layout
 from structgen.grammar.json_schema.normalise import Normaliser
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.scalars import Scalars
-from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape
+from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, OtherNames, Shape
 from structgen.grammar.json_schema.values import scalar_spellings
 from structgen.grammar.program import Program, ProgramBuilder
 from structgen.grammar.tables import IN_BYTES, INFINITE
@@ -40,7 +40,12 @@ class _SchemaCompiler:
         self._layout = Layout(builder, document.options)
         self._scalars = Scalars(builder)
         self._containers = Containers(
-            builder, self._layout, self._scalars, self._rule, document.options.property_order == "any"
+            builder,
+            self._layout,
+            self._scalars,
+            self._rule,
+            lambda schema: bool(self._normaliser.shapes(schema)),
+            document.options.property_order == "any",
         )
         self._rules: dict[tuple[frozenset[Place], int], int] = {}
         self._todo: list[tuple[int, Conjunction, int]] = []
@@ -108,7 +113,8 @@ class _SchemaCompiler:
                 arrays[ArrayShape(len(value), len(value), parts)] = None
             elif isinstance(value, dict):
                 members = tuple((name, self._exactly(one, pointer)) for name, one in value.items())
-                objects[ObjectShape(members, frozenset(value), (Place(False, pointer, ""),))] = None
+                nothing = OtherNames(rest=(Place(False, pointer, ""),))
+                objects[ObjectShape(members, frozenset(value), (nothing,))] = None
             else:
                 # Up to draft-04, 1.0 is no integer.
                 whole = shape.number is not None and shape.number.integer and self._document.draft == 4

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from structgen.grammar.json_schema.layout import Layout
+from structgen.grammar.json_schema.names import listed_names, parts_of_names, refuse_dead_ends
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape
 from structgen.grammar.json_string import quoted
@@ -20,6 +21,7 @@ class Containers:
     layout: Layout
     scalars: Scalars
     rule: RuleOf
+    is_possible: Callable[[Conjunction], bool]  # False: nothing is valid, as far as one can see
     any_order: bool
 
     def array(self, shape: ArrayShape, depth: int) -> int:
@@ -57,7 +59,28 @@ class Containers:
 
     def object(self, shape: ObjectShape, depth: int) -> int:
         """A rule for an object; `depth` is that of its members."""
+        shape = self._with_listed_names(shape)
         return self._in_any_order(shape, depth) if self.any_order else self._in_order(shape, depth)
+
+    def _with_listed_names(self, shape: ObjectShape) -> ObjectShape:
+        """Names that match patterns, where they are few, as optional members; the others must never run out.
+
+        Raises:
+            UnsupportedSchemaError: names could be begun that cannot be ended.
+        """
+        if not shape.patterns:
+            return shape
+        members = list(shape.members)
+        for matched, language in parts_of_names(shape.patterns, [name for name, _ in members]):
+            schema = shape.other_schema(matched)
+            listed = listed_names(language)
+            if listed is not None:
+                members += [(name, schema) for name in listed]
+            elif self.is_possible(schema):
+                refuse_dead_ends(
+                    language, next((shape.patterns[one] for one in matched), next(iter(shape.patterns.values())))
+                )
+        return replace(shape, members=tuple(members))
 
     def _in_order(self, shape: ObjectShape, depth: int) -> int:
         builder, layout = self.builder, self.layout
@@ -85,8 +108,15 @@ class Containers:
         return self.layout.colon(self.builder.call(self.rule(schema, depth), self.layout.blank(after)))
 
     def _other_member(self, shape: ObjectShape, depth: int, after: int) -> int:
-        key = self.scalars.other_key(frozenset(name for name, _ in shape.members))
-        return self.builder.call(key, self._value(shape.rest, depth, after))
+        names = [name for name, _ in shape.members]
+        if not shape.patterns:
+            key = self.scalars.other_key(frozenset(names))
+            return self.builder.call(key, self._value(shape.other_schema(), depth, after))
+        choices = []
+        for matched, language in parts_of_names(shape.patterns, names):
+            key = self.scalars.key_of(language)
+            choices.append(self.builder.call(key, self._value(shape.other_schema(matched), depth, after)))
+        return self.builder.split(choices) if choices else self.builder.fail
 
     def _in_any_order(self, shape: ObjectShape, depth: int) -> int:
         builder, layout = self.builder, self.layout

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.json_number import number_dfa
+from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape, TextShape, conjoin
 from structgen.grammar.json_schema.text import text_dfa
 
@@ -65,8 +66,7 @@ def _is_empty_array(array: ArrayShape, expand: Expand, depth: int) -> bool:
 
 
 def _is_empty_object(object_: ObjectShape, expand: Expand, depth: int) -> bool:
-    members = dict(object_.members)
-    return any(_is_empty(members.get(name, object_.rest), expand, depth) for name in sorted(object_.required))
+    return any(_is_empty(object_.schema_of(name, name_matches), expand, depth) for name in sorted(object_.required))
 
 
 def _is_empty(schema: Conjunction, expand: Expand, depth: int) -> bool:

@@ -12,6 +12,7 @@ from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError, Unsu
 from structgen.grammar.json_schema.assertions import own_shape
 from structgen.grammar.json_schema.disjoint import are_disjoint
 from structgen.grammar.json_schema.document import Place, SchemaDocument
+from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
 from structgen.grammar.json_schema.text import text_dfa
 from structgen.grammar.json_schema.values import exact, type_of
@@ -174,5 +175,5 @@ class Normaliser:
     def _object_fits(self, shape: Shape, value: dict[str, Any]) -> bool:
         if shape.object is None or not shape.object.required <= value.keys():
             return False
-        members = dict(shape.object.members)
-        return all(self.admits(members.get(name, shape.object.rest), one) for name, one in value.items())
+        schema_of = shape.object.schema_of
+        return all(self.admits(schema_of(name, name_matches), one) for name, one in value.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from structgen.grammar.byte_trie import literal_alternatives
+from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.charset import ANY
 from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange, number_dfa, number_length
 from structgen.grammar.json_schema.shapes import Shape, TextShape
@@ -103,6 +104,11 @@ class Scalars:
             state = self._builder.literal(b'"', self._key_trie(taken) if taken else self._key_interior())
             self._rules["key", taken] = state
         return state
+
+    def key_of(self, names: CharDFA) -> int:
+        """Any key whose name is in a language, in canonical spelling."""
+        end = self._builder.literal(b'"', self._builder.key_end(self._builder.accept))
+        return self._builder.literal(b'"', place_dfa(self._builder, names, end, canonical))
 
     def _key_interior(self) -> int:
         if self._interior is None:

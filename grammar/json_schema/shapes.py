@@ -7,11 +7,13 @@ unexpanded, as conjunctions of places (`Conjunction`), so that recursion costs n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place
+from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.values import json_key
 
 # All places must hold; the empty tuple allows everything.
@@ -66,18 +68,56 @@ class ArrayShape:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherNames:
+    """What one schema says about names that it does not list: those that match patterns, and the rest."""
+
+    patterns: tuple[tuple[str, str, Conjunction], ...] = ()  # (pattern, pointer, schema)
+    rest: Conjunction = ()
+
+    def schema_of(self, matching: Collection[str]) -> Conjunction:
+        """The schema of a name that matches exactly these patterns."""
+        found: Conjunction = ()
+        matched = False
+        for pattern, _, schema in self.patterns:
+            if pattern in matching:
+                found, matched = conjoin(found, schema), True
+        return found if matched else self.rest
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """Objects: `members` in the order of first appearance, `rest` for all other names."""
+    """Objects: `members` in the order of first appearance; `others`, which all hold, for all other names."""
 
     members: tuple[tuple[str, Conjunction], ...] = ()
     required: frozenset[str] = frozenset()
-    rest: Conjunction = ()
+    others: tuple[OtherNames, ...] = ()
 
-    def meet(self, other: ObjectShape) -> ObjectShape:
-        mine, theirs = dict(self.members), dict(other.members)
-        names = dict.fromkeys((*mine, *theirs))
-        members = tuple((name, conjoin(mine.get(name, self.rest), theirs.get(name, other.rest))) for name in names)
-        return ObjectShape(members, self.required | other.required, conjoin(self.rest, other.rest))
+    @property
+    def patterns(self) -> dict[str, str]:
+        """All patterns for names, each with a pointer."""
+        return {pattern: pointer for other in self.others for pattern, pointer, _ in other.patterns}
+
+    def other_schema(self, matching: Collection[str] = ()) -> Conjunction:
+        """The schema of a name that is no member and matches exactly these patterns."""
+        found: Conjunction = ()
+        for other in self.others:
+            found = conjoin(found, other.schema_of(matching))
+        return found
+
+    def schema_of(self, name: str, matches: Callable[[str, str], bool]) -> Conjunction:
+        """The schema of a name; `matches(pattern, name)` is asked about patterns."""
+        for member, schema in self.members:
+            if member == name:
+                return schema
+        return self.other_schema([pattern for pattern in self.patterns if matches(pattern, name)])
+
+    def meet(self, other: ObjectShape, matches: Callable[[str, str], bool]) -> ObjectShape:
+        names = dict.fromkeys(name for name, _ in (*self.members, *other.members))
+        members = tuple(
+            (name, conjoin(self.schema_of(name, matches), other.schema_of(name, matches))) for name in names
+        )
+        others = tuple(dict.fromkeys(self.others + other.others))
+        return ObjectShape(members, self.required | other.required, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +149,7 @@ class Shape:
             None if number is None or number.is_empty else number,
             self.text.meet(other.text) if self.text and other.text else None,
             self.array.meet(other.array) if self.array and other.array else None,
-            self.object.meet(other.object) if self.object and other.object else None,
+            self.object.meet(other.object, name_matches) if self.object and other.object else None,
             _common_values(self.values, other.values),
         )
 

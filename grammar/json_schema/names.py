@@ -1,0 +1,104 @@
+"""Languages of member names: which names a pattern matches, and the parts into which patterns divide all names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from structgen.grammar.char_dfa import CharDFA
+from structgen.grammar.determinise import char_dfa
+from structgen.grammar.dfa_algebra import both, difference
+from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
+from structgen.grammar.lookahead import language
+from structgen.grammar.regex_program import ANY_TEXT, without_end_assertions
+from structgen.grammar.regex_syntax import parse_regex
+from structgen.grammar.regex_tree import Chars, Node, alt, concat
+
+MAX_PARTS = 64
+MAX_LISTED = 64  # a finite set of names becomes optional members, up to this many
+
+_CANNOT_PROMISE = "names that match this pattern could run out in the middle of a name"
+
+
+@lru_cache(maxsize=512)
+def name_dfa(pattern: str) -> CharDFA:
+    """All names in which a pattern is found."""
+    return language(without_end_assertions(parse_regex(pattern), search=True))
+
+
+def name_matches(pattern: str, name: str) -> bool:
+    return name_dfa(pattern).matches(name)
+
+
+def parts_of_names(patterns: Mapping[str, str], taken: Iterable[str]) -> list[tuple[frozenset[str], CharDFA]]:
+    """All names but those taken, divided by which patterns they match; empty parts are left out.
+
+    Raises:
+        GrammarLimitError: too many parts.
+    """
+    return list(_parts(tuple(patterns.items()), frozenset(taken)))
+
+
+@lru_cache(maxsize=256)
+def _parts(patterns: tuple[tuple[str, str], ...], taken: frozenset[str]) -> tuple[tuple[frozenset[str], CharDFA], ...]:
+    parts = [(frozenset[str](), difference(_dfa_of(ANY_TEXT), _literal_names(sorted(taken))))]
+    for pattern, pointer in patterns:
+        try:
+            dfa = name_dfa(pattern)
+            split = []
+            for matched, names in parts:
+                split += [(matched | {pattern}, both(names, dfa)), (matched, difference(names, dfa))]
+        except GrammarError as error:
+            error.pointer = pointer
+            raise
+        parts = [part for part in split if not part[1].is_empty]
+        if len(parts) > MAX_PARTS:
+            raise GrammarLimitError("too many patterns overlap", pointer=pointer, hint="use fewer patterns")
+    return tuple(part for part in parts if not part[1].is_empty)
+
+
+def listed_names(names: CharDFA) -> list[str] | None:
+    """All words of a small finite language, shortest first; None for others."""
+    if names.longest() is None:
+        return None
+    found: list[str] = []
+    layer = [(0, "")]
+    while layer:
+        following = []
+        for state, word in layer:
+            if state in names.accepting:
+                found.append(word)
+            for index, target in enumerate(names.rows[state]):
+                if target >= 0:
+                    chars = [
+                        chr(code) for low, high in names.classes[index] for code in range(low, min(high, low + 99) + 1)
+                    ]
+                    following += [(target, word + char) for char in chars]
+            if len(found) + len(following) > 8 * MAX_LISTED:
+                return None
+        layer = following
+    return found if len(found) <= MAX_LISTED else None
+
+
+def refuse_dead_ends(names: CharDFA, pointer: str) -> None:
+    """A name must not come twice, so wherever a name is begun there must be ways to end it without end.
+
+    Raises:
+        UnsupportedSchemaError: some beginning has only finitely many ends, which could all be taken.
+    """
+    # A state without successors ends in a finite set; without one, every state leads into a circle.
+    if any(all(target < 0 for target in row) for row in names.rows):
+        raise UnsupportedSchemaError(
+            _CANNOT_PROMISE,
+            pointer=pointer,
+            hint="list the names under properties, or leave the end of the pattern open",
+        )
+
+
+def _literal_names(names: Iterable[str]) -> CharDFA:
+    trees = [concat([Chars(((ord(char), ord(char)),)) for char in name]) for name in names]
+    return _dfa_of(alt(trees) if trees else Chars(()))
+
+
+def _dfa_of(tree: Node) -> CharDFA:
+    return char_dfa(tree)
