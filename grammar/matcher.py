@@ -57,11 +57,11 @@ class Matcher:
         """The accepted token ids, EOS included."""
         return list(self._tokens)
 
-    def _here(self) -> int:
-        """The current configuration, on the automaton that is current."""
+    def _here(self) -> tuple[Automaton, int]:
+        """The automaton that is current, and the configuration on it: numbers of one mean nothing to another."""
         if self._automaton is not self._compiled.automaton:
             self._replay()
-        return self._configs[-1]
+        return self._automaton, self._configs[-1]
 
     def _replay(self) -> None:
         self._automaton = automaton = self._compiled.automaton
@@ -80,8 +80,7 @@ class Matcher:
                 value can be completed within `budget - 1`; `mask_was_narrowed` then says whether that took
                 any token away. With less than `min_tokens_to_complete` nothing may be left.
         """
-        config = self._here()
-        automaton = self._automaton
+        automaton, config = self._here()
         self.mask_was_narrowed = False
         if self.is_terminated:
             row[:] = 0
@@ -106,7 +105,8 @@ class Matcher:
         if self.is_terminated:
             row[:] = 0
             return True
-        known = self._automaton.masks.get(self._here())
+        automaton, config = self._here()
+        known = automaton.masks.get(config)
         if known is None or (known.ends_key and self._keys_at):
             return False
         row[:] = known.bits
@@ -117,14 +117,13 @@ class Matcher:
         """Advance by a token. False: it is not allowed here, and nothing has changed."""
         if self.is_terminated:
             return False
-        config = self._here()
+        automaton, config = self._here()
         if token_id in self._compiled.vocabulary.eos_token_ids:
-            if not self._automaton.is_final(config):
+            if not automaton.is_final(config):
                 return False
             self._tokens.append(token_id)
             self.is_terminated = True
             return True
-        automaton = self._automaton
         following = automaton.after_token(config, token_id)
         if following < 0:
             return False
@@ -145,11 +144,13 @@ class Matcher:
         if self._tokens:
             raise RuntimeError("accept_string needs a matcher that has not accepted tokens")
         data = text.encode() if isinstance(text, str) else text
-        following = self._automaton.after_bytes(self._here(), data)
-        if following == DEAD or (self._compiled.grammar.program.has_other_keys and seen_keys(data).repeated):
+        automaton, config = self._here()
+        following = automaton.after_bytes(config, data)
+        whole = self._prefix + data
+        if following == DEAD or (automaton.program.has_other_keys and seen_keys(whole).repeated):
             return False
         self._configs[-1] = following
-        self._prefix += data
+        self._prefix = whole
         self._keys_at = [-1]
         return True
 
@@ -237,14 +238,14 @@ class Matcher:
     @property
     def is_complete(self) -> bool:
         """Whether what was accepted so far is a whole value, so that EOS is legal now."""
-        config = self._here()  # may change the automaton, so it comes first
-        return not self.is_terminated and self._automaton.is_final(config)
+        automaton, config = self._here()
+        return not self.is_terminated and automaton.is_final(config)
 
     @property
     def min_tokens_to_complete(self) -> int:
         """An upper bound of the tokens, EOS included, that completion takes from here; 0 when terminated."""
-        config = self._here()
-        return 0 if self.is_terminated else self._automaton.cost(config)
+        automaton, config = self._here()
+        return 0 if self.is_terminated else automaton.cost(config)
 
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would spell them; changes nothing.
@@ -255,19 +256,19 @@ class Matcher:
         """
         if self.is_terminated:
             return []
-        config = self._here()
-        text = self._automaton.forced_bytes(config, FORCED_BYTES)
+        automaton, config = self._here()
+        text = automaton.forced_bytes(config, FORCED_BYTES)
         if not text:
             return []
         ids = self._encoded(text)
-        end = self._automaton.after_bytes(config, text)
-        following = self._automaton.possible_bytes(end)
+        end = automaton.after_bytes(config, text)
+        following = automaton.possible_bytes(end)
         if len(following) > FORCED_BRANCHES:
             ids = self._without_open_end(text, ids, following)
         else:
             for byte in following:
-                ahead = self._automaton.after_bytes(end, bytes((byte,)))
-                more = bytes((byte,)) + self._automaton.forced_bytes(ahead, FORCED_AHEAD)
+                ahead = automaton.after_bytes(end, bytes((byte,)))
+                more = bytes((byte,)) + automaton.forced_bytes(ahead, FORCED_AHEAD)
                 ids = _shared_start(ids, self._encoded(text + more))
         return self._allowed_start(config, ids)
 

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from structgen.grammar import CompiledGrammar, Grammar, Matcher, Vocabulary
+from structgen.grammar import CompiledGrammar, Grammar, Matcher, Vocabulary, fill_masks
 
 Allowed = Callable[..., set[int]]
 
@@ -280,6 +281,59 @@ def test_eviction(small_vocabulary: Vocabulary, allowed: Allowed) -> None:
     assert old.forced_tokens() == fresh.forced_tokens()
     old.rollback(3)
     assert allowed(old) == old_taken[-3][1]
+
+
+def test_every_method_notices_a_new_automaton(bytes_only: Vocabulary, allowed: Allowed) -> None:
+    """Configurations of one automaton are numbers without meaning to another: whichever method comes first after one
+    was replaced must look on the new one."""
+    grammar = Grammar.from_json_schema(PERSON)
+    uses: dict[str, Callable[[Matcher], Any]] = {
+        "fill_mask": allowed,
+        "fill_masks": lambda matcher: filled_together(matcher, bytes_only),
+        "is_complete": lambda matcher: matcher.is_complete,
+        "min_tokens_to_complete": lambda matcher: matcher.min_tokens_to_complete,
+        "forced_tokens": lambda matcher: matcher.forced_tokens(),
+        "accept": lambda matcher: (matcher.accept(ord("x")), matcher.accept(ord('"')), allowed(matcher)),
+        "accept_string": lambda matcher: (matcher.accept_string('"'), allowed(matcher)),
+        "rollback": lambda matcher: allowed(one_back(matcher)),
+    }
+    for name, use in uses.items():
+        compiled = grammar.compile(bytes_only)
+        for length in range(0, 24, 3):
+            begun = b'{"name": "Ada", "age": 3'[:length]
+            matcher, other = compiled.matcher(), grammar.compile(bytes_only).matcher()
+            for one in (matcher, other):
+                if name == "accept_string":
+                    assert one.accept_string(begun)
+                else:
+                    assert all(one.accept(byte) for byte in begun)
+            renewed = compiled.automaton.renewed()
+            # Other configurations first, so that equal numbers mean different things.
+            for text in (b'{"zebra', b"{ ", b'{"a', begun[: length // 2]):
+                config = renewed.after_bytes(renewed.start, text)
+                if config >= 0:
+                    renewed.mask(config)
+            compiled.automaton = renewed
+            assert use(matcher) == use(other), (name, begun)
+
+
+def one_back(matcher: Matcher) -> Matcher:
+    matcher.rollback(min(1, len(matcher.tokens)))
+    return matcher
+
+
+def filled_together(matcher: Matcher, vocabulary: Vocabulary) -> list[list[int]]:
+    rows = np.zeros((2, vocabulary.mask_words), np.int32)
+    fill_masks([matcher, matcher.copy()], rows)
+    return rows.tolist()
+
+
+def test_accept_string_in_parts_remembers_keys(bytes_only: Vocabulary) -> None:
+    matcher = Grammar.from_json_schema({"type": "object"}).compile(bytes_only).matcher()
+    assert matcher.accept_string('{"a": 1, ')
+    assert not matcher.accept_string('"a": 2}')
+    assert matcher.accept_string('"b": 2}')
+    assert matcher.is_complete
 
 
 @pytest.mark.parametrize("table_bytes", [1, 256 << 20])
