@@ -11,10 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from structgen.grammar.charset import (
-    CharSet,
-    contains,
-)
+from structgen.grammar.charset import CharSet, contains
 from structgen.grammar.errors import GrammarLimitError
 
 S = TypeVar("S")
@@ -89,10 +86,7 @@ def _topological_order(rows: tuple[tuple[int, ...], ...]) -> list[int] | None:
 
 
 def explore(
-    start: S,
-    classes: tuple[CharSet, ...],
-    step: Callable[[S, int], S | None],
-    accepts: Callable[[S], bool],
+    start: S, classes: tuple[CharSet, ...], step: Callable[[S, int], S | None], accepts: Callable[[S], bool]
 ) -> CharDFA:
     """The trimmed, minimal automaton of a transition function that is given class numbers.
 

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.frames import (
-    all_required_seen,
-    object_below,
-    push,
-    with_member,
-)
-from structgen.grammar.numba_cache import (
-    lean,
-    lean_inline,
-)
+from structgen.grammar.frames import all_required_seen, object_below, push, with_member
+from structgen.grammar.numba_cache import lean, lean_inline
 from structgen.grammar.ops import (
     BYTE,
     CALL,

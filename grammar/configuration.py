@@ -11,20 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.closure import (
-    close_over,
-    offer,
-)
-from structgen.grammar.numba_cache import (
-    lean,
-    lean_inline,
-)
-from structgen.grammar.ops import (
-    BYTE,
-    EXCEPT,
-    RANGES,
-    RETURN,
-)
+from structgen.grammar.closure import close_over, offer
+from structgen.grammar.numba_cache import lean, lean_inline
+from structgen.grammar.ops import BYTE, EXCEPT, RANGES, RETURN
 from structgen.grammar.tables import (
     CONFIGS,
     COST,

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from structgen.grammar.char_dfa import (
-    MAX_WORK,
-    CharDFA,
-    explore,
-)
-from structgen.grammar.char_nfa import (
-    CharNFA,
-    char_nfa,
-)
-from structgen.grammar.charset import (
-    ANY,
-    WORD,
-    intersect,
-    partition,
-)
+from structgen.grammar.char_dfa import MAX_WORK, CharDFA, explore
+from structgen.grammar.char_nfa import CharNFA, char_nfa
+from structgen.grammar.charset import ANY, WORD, intersect, partition
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.regex_tree import Node
 

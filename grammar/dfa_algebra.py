@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from structgen.grammar.char_dfa import (
-    MAX_WORK,
-    CharDFA,
-    explore,
-)
-from structgen.grammar.charset import (
-    CharSet,
-    intersect,
-)
+from structgen.grammar.char_dfa import MAX_WORK, CharDFA, explore
+from structgen.grammar.charset import CharSet, intersect
 from structgen.grammar.errors import GrammarLimitError
 
 

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.numba_cache import (
-    lean,
-    lean_inline,
-)
-from structgen.grammar.ops import (
-    CALLED,
-    EXIT,
-    FIRST,
-    LEAST,
-    LENGTHS,
-    LOOP,
-    MOST,
-    PERIOD,
-    TEXT,
-    WIDTH,
-)
+from structgen.grammar.numba_cache import lean, lean_inline
+from structgen.grammar.ops import CALLED, EXIT, FIRST, LEAST, LENGTHS, LOOP, MOST, PERIOD, TEXT, WIDTH
 from structgen.grammar.tables import (
     ALIVE,
     BLOCKED,

@@ -5,24 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.configuration import transition
-from structgen.grammar.mask_tables import (
-    BYTE_READ,
-    DEPTH,
-    END,
-    TOKEN,
-    MaskTables,
-)
-from structgen.grammar.numba_cache import lean
+from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables
+from structgen.grammar.numba_cache import lean, lean_inline
 from structgen.grammar.plain_text import QUOTE
-from structgen.grammar.tables import (
-    DEAD,
-    ENDS_KEY,
-    INFINITE,
-    NEEDED,
-    UNKNOWN,
-    Array,
-    Tables,
-)
+from structgen.grammar.tables import DEAD, ENDS_KEY, INFINITE, NEEDED, UNKNOWN, Array, Tables
 
 LETTER = 0x61  # any plain character stands for all
 
@@ -48,6 +34,12 @@ def _clear_token(mask: Array, same: Array, token: int) -> None:
         token = same[token]
 
 
+@lean_inline
+def _step(tables: Tables, config: int, byte: int) -> int:
+    following = tables.transitions[config, byte]
+    return transition(tables, config, byte) if following == UNKNOWN else following
+
+
 @lean
 def walk(
     tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, path: Array, mask: Array, seen: Array
@@ -57,12 +49,9 @@ def walk(
     node, count = 0, len(nodes)
     while node < count:
         depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        here = path[depth]
-        following = tables.transitions[here, byte]
-        if following == UNKNOWN:
-            following = transition(tables, here, byte)
-            if following < UNKNOWN:
-                return following
+        following = _step(tables, path[depth], byte)
+        if following < UNKNOWN:
+            return following
         if following == DEAD:
             node = nodes[node, END]
             if depth == 0 and count == len(shared.nodes):
@@ -98,19 +87,14 @@ def difference_walk(
     node = 0
     while node < len(nodes):
         depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        here, there = path[depth], path[half + depth]
-        following = tables.transitions[here, byte]
-        if following == UNKNOWN:
-            following = transition(tables, here, byte)
-            if following < UNKNOWN:
-                return following
+        following = _step(tables, path[depth], byte)
+        if following < UNKNOWN:
+            return following
         beside = DEAD
-        if there >= 0:
-            beside = tables.transitions[there, byte]
-            if beside == UNKNOWN:
-                beside = transition(tables, there, byte)
-                if beside < UNKNOWN:
-                    return beside
+        if path[half + depth] >= 0:
+            beside = _step(tables, path[half + depth], byte)
+            if beside < UNKNOWN:
+                return beside
         if following == beside:
             node = nodes[node, END]
             continue
@@ -170,12 +154,6 @@ def allow_exits(
         outside, config = following, after
         length += 1
     return 0
-
-
-@lean
-def _step(tables: Tables, config: int, byte: int) -> int:
-    following = tables.transitions[config, byte]
-    return transition(tables, config, byte) if following == UNKNOWN else following
 
 
 @lean

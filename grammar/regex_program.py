@@ -6,6 +6,7 @@ unrolled. Assertions at the ends of the pattern are resolved here; others go thr
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from structgen.grammar.char_dfa import CharDFA
@@ -75,6 +76,12 @@ def regex_program(pattern: str) -> Program:
     start = builder.reserve()
     place_tree(builder, tree, start, builder.accept, raw)
     return builder.finish(start)
+
+
+@lru_cache(maxsize=2048)
+def search_tree(pattern: str) -> Node:
+    """The tree of all texts in which a pattern is found, as JSON Schema means patterns."""
+    return without_end_assertions(parse_regex(pattern), search=True)
 
 
 def without_end_assertions(tree: Node, *, search: bool) -> Node:

@@ -11,41 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.configuration import (
-    interior_kind,
-    intern,
-)
+from structgen.grammar.configuration import interior_kind, intern
 from structgen.grammar.mask_tables import MaskTables
-from structgen.grammar.mask_walk import (
-    allow_exits,
-    copy_mask,
-    difference_walk,
-    walk,
-)
+from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, walk
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.ops import (
-    BYTE,
-    CANONICAL,
-    COUNTED,
-    DETOUR,
-    EXCEPT,
-    KEY,
-    RANGES,
-)
-from structgen.grammar.plain_text import (
-    QUOTE,
-    is_plain_byte,
-)
-from structgen.grammar.tables import (
-    COST,
-    COUNT,
-    IN_TOKENS,
-    LENGTH,
-    RETURN_TO,
-    START,
-    Array,
-    Tables,
-)
+from structgen.grammar.ops import BYTE, CANONICAL, COUNTED, DETOUR, EXCEPT, KEY, RANGES
+from structgen.grammar.plain_text import QUOTE, is_plain_byte
+from structgen.grammar.tables import COST, COUNT, IN_TOKENS, LENGTH, RETURN_TO, START, Array, Tables
 
 # Behind an incomplete character or escape, at most this many more tokens are needed than before it.
 MARGIN = 16

@@ -77,9 +77,7 @@ class Containers:
             if listed is not None:
                 members += [(name, schema) for name in listed]
             elif self.is_possible(schema):
-                refuse_dead_ends(
-                    language, next((shape.patterns[one] for one in matched), next(iter(shape.patterns.values())))
-                )
+                refuse_dead_ends(language, shape.patterns[next(iter(matched or shape.patterns))])
         return replace(shape, members=tuple(members))
 
     def _in_order(self, shape: ObjectShape, depth: int) -> int:

@@ -10,20 +10,17 @@ from structgen.grammar.determinise import char_dfa
 from structgen.grammar.dfa_algebra import both, difference
 from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.lookahead import language
-from structgen.grammar.regex_program import ANY_TEXT, without_end_assertions
-from structgen.grammar.regex_syntax import parse_regex
-from structgen.grammar.regex_tree import Chars, Node, alt, concat
+from structgen.grammar.regex_program import ANY_TEXT, search_tree
+from structgen.grammar.regex_tree import Chars, alt, concat
 
 MAX_PARTS = 64
 MAX_LISTED = 64  # a finite set of names becomes optional members, up to this many
-
-_CANNOT_PROMISE = "names that match this pattern could run out in the middle of a name"
 
 
 @lru_cache(maxsize=512)
 def name_dfa(pattern: str) -> CharDFA:
     """All names in which a pattern is found."""
-    return language(without_end_assertions(parse_regex(pattern), search=True))
+    return language(search_tree(pattern))
 
 
 def name_matches(pattern: str, name: str) -> bool:
@@ -41,7 +38,7 @@ def parts_of_names(patterns: Mapping[str, str], taken: Iterable[str]) -> list[tu
 
 @lru_cache(maxsize=256)
 def _parts(patterns: tuple[tuple[str, str], ...], taken: frozenset[str]) -> tuple[tuple[frozenset[str], CharDFA], ...]:
-    parts = [(frozenset[str](), difference(_dfa_of(ANY_TEXT), _literal_names(sorted(taken))))]
+    parts = [(frozenset[str](), difference(char_dfa(ANY_TEXT), _literal_names(sorted(taken))))]
     for pattern, pointer in patterns:
         try:
             dfa = name_dfa(pattern)
@@ -70,10 +67,10 @@ def listed_names(names: CharDFA) -> list[str] | None:
                 found.append(word)
             for index, target in enumerate(names.rows[state]):
                 if target >= 0:
-                    chars = [
-                        chr(code) for low, high in names.classes[index] for code in range(low, min(high, low + 99) + 1)
-                    ]
-                    following += [(target, word + char) for char in chars]
+                    # A range that is cut short here has too many words for a list anyway.
+                    for low, high in names.classes[index]:
+                        codes = range(low, min(high, low + 8 * MAX_LISTED) + 1)
+                        following += [(target, word + chr(code)) for code in codes]
             if len(found) + len(following) > 8 * MAX_LISTED:
                 return None
         layer = following
@@ -89,7 +86,7 @@ def refuse_dead_ends(names: CharDFA, pointer: str) -> None:
     # A state without successors ends in a finite set; without one, every state leads into a circle.
     if any(all(target < 0 for target in row) for row in names.rows):
         raise UnsupportedSchemaError(
-            _CANNOT_PROMISE,
+            "names that match this pattern could run out in the middle of a name",
             pointer=pointer,
             hint="list the names under properties, or leave the end of the pattern open",
         )
@@ -97,8 +94,4 @@ def refuse_dead_ends(names: CharDFA, pointer: str) -> None:
 
 def _literal_names(names: Iterable[str]) -> CharDFA:
     trees = [concat([Chars(((ord(char), ord(char)),)) for char in name]) for name in names]
-    return _dfa_of(alt(trees) if trees else Chars(()))
-
-
-def _dfa_of(tree: Node) -> CharDFA:
-    return char_dfa(tree)
+    return char_dfa(alt(trees) if trees else Chars(()))

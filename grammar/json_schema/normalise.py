@@ -6,6 +6,8 @@ expanded here. Expansion is bounded: beyond `MAX_SHAPES` alternatives it is a `G
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError, UnsupportedSchemaError
@@ -37,10 +39,10 @@ class Normaliser:
         Raises:
             UnsupportedSchemaError, UnsatisfiableError (a schema that only refers to itself), GrammarLimitError.
         """
-        product: Shapes = (ANYTHING,)
+        shapes: Shapes = (ANYTHING,)
         for place in conjunction:
-            product = self._product(product, self._expand(place), place)
-        return tuple(one for one in map(self._with_fitting_values, product) if not one.is_nothing)
+            shapes = self._product(shapes, self._expand(place), place)
+        return tuple(one for one in map(self._with_fitting_values, shapes) if not one.is_nothing)
 
     def _product(self, left: Shapes, right: Shapes, place: Place) -> Shapes:
         if left == (ANYTHING,):
@@ -96,16 +98,13 @@ class Normaliser:
     def _exactly_one(self, place: Place) -> Shapes:
         """The shapes of oneOf, whose branches must exclude each other: then exactly one is the same as any."""
         branches = [self._expand(self._document.child(place, "oneOf", i)) for i in range(len(place.schema["oneOf"]))]
-        for later in range(len(branches)):
-            for earlier in range(later):
-                for one in branches[later]:
-                    for other in branches[earlier]:
-                        if not are_disjoint(one, other, self._shapes_if_finite):
-                            raise UnsupportedSchemaError(
-                                f"branches {earlier} and {later} of oneOf may both hold",
-                                pointer=f"{place.pointer}/oneOf/{later}",
-                                hint="tell them apart by a required property with a const, or use anyOf",
-                            )
+        for (earlier, left), (later, right) in combinations(enumerate(branches), 2):
+            if not all(are_disjoint(one, other, self._shapes_if_finite) for one, other in product(left, right)):
+                raise UnsupportedSchemaError(
+                    f"branches {earlier} and {later} of oneOf may both hold",
+                    pointer=f"{place.pointer}/oneOf/{later}",
+                    hint="tell them apart by a required property with a const, or use anyOf",
+                )
         return self._alternatives(place, "oneOf")
 
     def _shapes_if_finite(self, conjunction: Conjunction) -> Shapes:
@@ -133,10 +132,7 @@ class Normaliser:
     def _with_fitting_values(self, shape: Shape) -> Shape:
         if shape.values is None:
             return shape
-        return Shape(
-            shape.null, shape.boolean, shape.number, shape.text, shape.array, shape.object,
-            tuple(value for value in shape.values if self._fits(shape, value)),
-        )  # fmt: skip
+        return replace(shape, values=tuple(value for value in shape.values if self._fits(shape, value)))
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
         """Whether a value is valid against a conjunction: validation, for enum and const beside other keywords."""

@@ -10,15 +10,8 @@ from structgen.grammar.errors import GrammarError
 from structgen.grammar.formats import format_tree
 from structgen.grammar.json_schema.shapes import TextShape
 from structgen.grammar.lookahead import language
-from structgen.grammar.regex_program import without_end_assertions
-from structgen.grammar.regex_syntax import parse_regex
+from structgen.grammar.regex_program import search_tree
 from structgen.grammar.regex_tree import Chars, Node, Repeat, assertions
-
-
-@lru_cache(maxsize=2048)
-def pattern_tree(pattern: str) -> Node:
-    """The tree of all texts in which a pattern is found."""
-    return without_end_assertions(parse_regex(pattern), search=True)
 
 
 def text_trees(text: TextShape) -> list[Node]:
@@ -30,7 +23,7 @@ def text_trees(text: TextShape) -> list[Node]:
     trees = []
     for pattern, pointer in text.patterns:
         try:
-            trees.append(pattern_tree(pattern))
+            trees.append(search_tree(pattern))
         except GrammarError as error:
             error.pointer = pointer
             raise
