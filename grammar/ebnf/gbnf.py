@@ -10,20 +10,18 @@ import re
 
 from structgen.grammar.charset import ANY, CharSet, charset, negate
 from structgen.grammar.ebnf.body import Body
-from structgen.grammar.ebnf.expression import Expression, Ref, characters, literal
+from structgen.grammar.ebnf.expression import Ref, characters, literal
+from structgen.grammar.ebnf.notation import REPEATS, Notation
 from structgen.grammar.ebnf.rule_set import Rule, RuleSet
-from structgen.grammar.ebnf.scanner import Scanner
 
 _BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)+")
 _SPACE = re.compile(r"(?:\s|#[^\r\n]*)+")
 _CONTINUED = re.compile(r"(?:\s|#[^\r\n]*)*(?=\|)")
-_NEWLINE = re.compile(r"\r?\n|\r")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _DEFINED = re.compile(r"[ \t]*::=")
 _COUNTS = re.compile(r"\{\s*([0-9]+)\s*(?:(,)\s*([0-9]+)?\s*)?\}")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
 _HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
-_REPEATS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 def parse_gbnf(text: str, start: str | None = None) -> RuleSet:
@@ -35,7 +33,9 @@ def parse_gbnf(text: str, start: str | None = None) -> RuleSet:
     return _Parser(text).parse(start or "root")
 
 
-class _Parser(Scanner):
+class _Parser(Notation):
+    blanks, space, going_on = _BLANKS, _SPACE, _CONTINUED
+
     def parse(self, start: str) -> RuleSet:
         rules = RuleSet(self.text, start)
         self.skip(_SPACE)
@@ -55,22 +55,6 @@ class _Parser(Scanner):
             raise self.error(f"::= is expected behind the name {name}", hint="write: name ::= alternatives")
         self.skip(_SPACE)
         return Rule(name, self.body(), position)
-
-    def body(self) -> Expression:
-        body = Body(self)
-        while True:
-            self.skip(_SPACE if body.is_nested else _BLANKS)
-            if self.at_end or (self.skip(_NEWLINE) and not self.continued()):
-                return body.finish()
-            if not self.at_end:
-                self.item(body)
-
-    def continued(self) -> bool:
-        """Whether the rule goes on behind the end of its line."""
-        found = _CONTINUED.match(self.text, self.position)
-        if found is not None:
-            self.position = found.end()
-        return found is not None
 
     def item(self, body: Body) -> None:
         start = self.position
@@ -98,14 +82,13 @@ class _Parser(Scanner):
         elif char == "|":
             body.alternative()
             self.skip(_SPACE)
-        elif char in _REPEATS:
-            body.repeat(*_REPEATS[char], start)
+        elif char in REPEATS:
+            body.repeat(*REPEATS[char], start)
         elif char in ("<", "!"):
             hint = "write the text of the token as a literal"
             raise self.error("token literals are not supported", at=start, hint=hint)
         else:
-            hint = 'literals stand in double quotes: "..."'
-            raise self.error(f"{char!r} has no meaning here", at=start, hint=hint)
+            raise self.no_meaning(char, start)
 
     def refuse_new_rule(self, name: str, body: Body, start: int) -> None:
         if _DEFINED.match(self.text, self.position) is not None:

@@ -16,21 +16,19 @@ from structgen.grammar.ebnf.body import Body
 from structgen.grammar.ebnf.expression import EMPTY_LEAF, Expression, Ref, choice, repetition, sequence
 from structgen.grammar.ebnf.lark_common import COMMON
 from structgen.grammar.ebnf.lark_literal import read_literal, read_regex
+from structgen.grammar.ebnf.notation import REPEATS, Notation
 from structgen.grammar.ebnf.regex_terminal import regex_terminal
 from structgen.grammar.ebnf.rule_set import Rule, RuleSet
-from structgen.grammar.ebnf.scanner import Scanner
 
 _COMMENT = r"//[^\r\n]*|#[^\r\n]*"
 _BLANKS = re.compile(rf"(?:[ \t\f]|\\[ \t]*\r?\n|{_COMMENT})+")
 _SPACE = re.compile(rf"(?:\s|\\[ \t]*\r?\n|{_COMMENT})+")
 _CONTINUED = re.compile(rf"(?:\s|{_COMMENT})*(?=\|)")
-_NEWLINE = re.compile(r"\r?\n|\r")
 _MODIFIERS = re.compile(r"[?!]{0,2}(?=[A-Za-z_])")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIORITY = re.compile(r"[ \t]*\.[ \t]*[+-]?[0-9]+")
 _COUNTS = re.compile(r"~[ \t]*([0-9]+)(?:[ \t]*\.\.[ \t]*([0-9]+))?")
 _DIRECTIVE = re.compile(r"%[A-Za-z_]*")
-_REPEATS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 _IGNORED = "%ignore"  # the rule of what may stand between terminals
 _WHOLE = "%start"
@@ -49,7 +47,9 @@ def _is_terminal(name: str) -> bool:
     return name.lstrip("_")[:1].isupper()
 
 
-class _Parser(Scanner):
+class _Parser(Notation):
+    blanks, space, going_on = _BLANKS, _SPACE, _CONTINUED
+
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.ignored: list[Expression] = []
@@ -92,22 +92,6 @@ class _Parser(Scanner):
         if self.peek() == "{":
             raise self.error("templates are not supported", hint="write a rule for every use")
 
-    def body(self) -> Expression:
-        body = Body(self)
-        while True:
-            self.skip(_SPACE if body.is_nested else _BLANKS)
-            if self.at_end or (self.skip(_NEWLINE) and not self.continued()):
-                return body.finish()
-            if not self.at_end:
-                self.item(body)
-
-    def continued(self) -> bool:
-        """Whether the definition goes on behind the end of its line."""
-        found = _CONTINUED.match(self.text, self.position)
-        if found is not None:
-            self.position = found.end()
-        return found is not None
-
     def item(self, body: Body) -> None:
         start = self.position
         char = self.peek()
@@ -131,8 +115,8 @@ class _Parser(Scanner):
             self.symbol(char, body, start)
 
     def symbol(self, char: str, body: Body, start: int) -> None:
-        if char in _REPEATS:
-            body.repeat(*_REPEATS[char], start)
+        if char in REPEATS:
+            body.repeat(*REPEATS[char], start)
         elif char in ("(", "["):
             body.open(char, start)
         elif char in (")", "]"):
@@ -143,8 +127,7 @@ class _Parser(Scanner):
             hint = "a definition begins in a line of its own; literals stand in double quotes"
             raise self.error("this colon is inside a definition", at=start, hint=hint)
         else:
-            hint = 'literals stand in double quotes: "..."'
-            raise self.error(f"{char!r} has no meaning here", at=start, hint=hint)
+            raise self.no_meaning(char, start)
 
     def token(self, item: Expression, *, is_rule: bool = False) -> Expression:
         """A terminal in a rule, with what may be ignored behind it."""
