@@ -20,6 +20,7 @@ from structgen.grammar.json_schema.text import text_dfa
 from structgen.grammar.json_schema.values import exact, type_of
 
 MAX_SHAPES = 2_000
+MAX_PAIRS = 50_000  # of shapes that a oneOf may ask to be told apart: about a second
 MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
 
 Shapes = tuple[Shape, ...]
@@ -98,6 +99,11 @@ class Normaliser:
     def _exactly_one(self, place: Place) -> Shapes:
         """The shapes of oneOf, whose branches must exclude each other: then exactly one is the same as any."""
         branches = [self._expand(self._document.child(place, "oneOf", i)) for i in range(len(place.schema["oneOf"]))]
+        pairs = sum(len(left) * len(right) for left, right in combinations(branches, 2))
+        if pairs > MAX_PAIRS:
+            raise GrammarLimitError(
+                f"more than {MAX_PAIRS:,} pairs of alternatives in oneOf", pointer=place.pointer, hint="use anyOf"
+            )
         for (earlier, left), (later, right) in combinations(enumerate(branches), 2):
             if not all(are_disjoint(one, other, self._shapes_if_finite) for one, other in product(left, right)):
                 raise UnsupportedSchemaError(

@@ -49,6 +49,15 @@ def error_of(schema: Any, **options: Any) -> GrammarError:
     return caught.value
 
 
+def test_a_one_of_with_too_many_pairs_is_a_limit() -> None:
+    def strings(first: str) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "pattern": f"^{first}{number}"} for number in range(300)]}
+
+    error = error_of({"items": {"oneOf": [strings("a"), strings("b")]}})
+    assert isinstance(error, GrammarLimitError)
+    assert error.pointer == "/items"
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_keywords(name: str) -> None:
     value = ASSERTING.get(name, VALUE_OF.get(name))
