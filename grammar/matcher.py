@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.ops import DETOUR
 from structgen.grammar.seen_keys import seen_keys
 from structgen.grammar.tables import DEAD, Array
@@ -31,6 +30,7 @@ class Matcher:
         "_compiled",
         "_configs",
         "_keys_at",
+        "_memory",
         "_prefix",
         "_tokens",
         "is_terminated",
@@ -45,6 +45,7 @@ class Matcher:
         self._prefix = b""  # what accept_string read before the first token
         # How many tokens there were when a key that was not declared ended; -1: in the prefix, perhaps.
         self._keys_at: list[int] = []
+        self._memory: KeyMemory | None = None  # made when a key could come twice
         self.is_terminated = False
         self.mask_was_narrowed = False
 
@@ -128,7 +129,7 @@ class Matcher:
         if following < 0:
             return False
         if automaton.ends_key(config, token_id):
-            if self._may_repeat(token_id) and seen_keys(self._text() + self._spelled(token_id)).repeated:
+            if self._may_repeat(token_id) and self._keys_so_far().would_repeat(token_id):
                 return False
             self._keys_at.append(len(self._tokens))
         self._configs.append(following)
@@ -152,6 +153,7 @@ class Matcher:
         self._configs[-1] = following
         self._prefix = whole
         self._keys_at = [-1]
+        self._memory = None
         return True
 
     def _may_repeat(self, token_id: int) -> bool:
@@ -161,40 +163,20 @@ class Matcher:
     def _spelled(self, token_id: int) -> bytes:
         return self._compiled.vocabulary.tokens[token_id] or b""
 
-    def _text(self) -> bytes:
-        return self._prefix + b"".join(map(self._spelled, self._tokens))
-
     def _forbid_repeated_keys(self, row: Array, mask: Mask, *, also_spelled: bool = False) -> bool:
-        """Take the tokens out of a row that would end a key which its object has already.
+        """Take the tokens out of a row that would end a key which its object has already; whether there were any.
 
-        With `also_spelled`, those too that spell such a key without ending it. Returns whether any was taken out.
+        With `also_spelled`, those too that spell such a key without ending it.
         """
-        vocabulary = self._compiled.vocabulary
-        if not mask.ends_key or not (self._keys_at or vocabulary.two_keys):
+        if not mask.ends_key or not (self._keys_at or self._compiled.vocabulary.two_keys):
             return False
-        several = vocabulary.several_keys if self._keys_at else vocabulary.two_keys
-        suspects = [token for token in several if _allows(row, token)]
-        if not self._keys_at and not suspects:
-            return False
-        text = self._text()
-        seen = seen_keys(text)
-        forbidden: list[int] = []
-        if seen.partial is not None:
-            for key in seen.keys:
-                if key.startswith(seen.partial):
-                    rest = key[len(seen.partial) :]
-                    forbidden += vocabulary.subtree(rest + b'"')
-                    if also_spelled and rest:
-                        forbidden += vocabulary.subtree(rest, whole=False)
-        else:
-            for key in seen.keys:
-                suspects += vocabulary.whole_keys.get(key, ())
-        for token in suspects:
-            if _allows(row, token) and seen_keys(text + self._spelled(token)).repeated:
-                forbidden.append(token)
-        for token in forbidden:
-            row[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
-        return bool(forbidden)
+        return self._keys_so_far().forbid(row, also_spelled=also_spelled)
+
+    def _keys_so_far(self) -> KeyMemory:
+        if self._memory is None:
+            self._memory = KeyMemory(self._compiled.vocabulary, self._prefix)
+        self._memory.update(self._tokens)
+        return self._memory
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` accepted tokens.
@@ -213,6 +195,8 @@ class Matcher:
         del self._tokens[-count:]
         while self._keys_at and self._keys_at[-1] >= len(self._tokens):
             self._keys_at.pop()
+        if self._memory is not None:
+            self._memory.truncate(len(self._tokens))
         self.is_terminated = False
 
     def copy(self) -> Matcher:
@@ -233,6 +217,7 @@ class Matcher:
         self._tokens = []
         self._prefix = b""
         self._keys_at = []
+        self._memory = None
         self.is_terminated = False
 
     @property
@@ -305,7 +290,3 @@ def _shared_start(one: list[int], other: list[int]) -> list[int]:
     while count < min(len(one), len(other)) and one[count] == other[count]:
         count += 1
     return one[:count]
-
-
-def _allows(row: Array, token: int) -> bool:
-    return bool(row[token >> 5] >> (token & 31) & 1)

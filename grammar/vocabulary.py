@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from structgen.grammar import vocabulary_cache
+from structgen.grammar.key_memory import KeyTokens, key_tokens
 from structgen.grammar.mask_tables import MaskTables, mask_tables
 from structgen.grammar.plain_text import PlainText, plain_text
 from structgen.grammar.tables import Array
@@ -110,37 +111,14 @@ class Vocabulary:
         return self._tables.plain_text
 
     @cached_property
-    def whole_keys(self) -> dict[bytes, list[int]]:
-        """The tokens that may hold a whole key, by what is between their first two quotes."""
-        found: dict[bytes, list[int]] = {}
-        for i, token in enumerate(self.tokens):
-            if token and token.count(b'"') >= 2:
-                found.setdefault(token.split(b'"')[1], []).append(i)
-        return found
-
-    @cached_property
-    def several_keys(self) -> tuple[int, ...]:
-        """The tokens with three quotes or more, which may hold a key behind something else."""
-        return tuple(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 3)
+    def key_tokens(self) -> KeyTokens:
+        """The tokens that may end keys; see `key_memory.py`."""
+        return key_tokens(self)
 
     @cached_property
     def two_keys(self) -> frozenset[int]:
         """The tokens with four quotes or more, which may hold two keys."""
-        return frozenset(i for i in self.several_keys if (self.tokens[i] or b"").count(b'"') >= 4)
-
-    def subtree(self, text: bytes, *, whole: bool = True) -> list[int]:
-        """The tokens that begin with `text`; with whole=False only those that are `text`."""
-        trie, node = self.trie, -1
-        for byte in text:
-            node = int(child(trie, node, byte))
-            if node < 0:
-                return []
-        ids = []
-        for first in trie.token[node : trie.end[node] if whole else node + 1].tolist():
-            while first >= 0:
-                ids.append(first)
-                first = int(trie.same[first])
-        return ids
+        return frozenset(i for i, token in enumerate(self.tokens) if token and token.count(b'"') >= 4)
 
     @cached_property
     def mask_tables(self) -> MaskTables:

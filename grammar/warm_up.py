@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.grammar import Grammar
+from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.seen_keys import seen_keys
 from structgen.grammar.tables import CONFIGS, STACKS, grown
 from structgen.grammar.vocabulary import Vocabulary
@@ -23,6 +24,10 @@ def warm_up() -> None:
     matcher.accept(256)
     vocabulary.encode(b"a")
     seen_keys(b"{")
+    memory = KeyMemory(vocabulary)
+    memory.update([256])
+    memory.would_repeat(256)
+    memory.forbid(row)
     # Tables that are full: growing them has functions of its own.
     tables = compiled.automaton.tables
     small = tables._replace(stack=tables.stack[: tables.meta[STACKS]], config=tables.config[: tables.meta[CONFIGS]])

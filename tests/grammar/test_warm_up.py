@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from structgen.grammar import Grammar, Vocabulary, configuration, token_mask
+from structgen.grammar import Grammar, Vocabulary, configuration, key_memory, token_mask
 from structgen.grammar.warm_up import warm_up
 
 
 def test_nothing_is_left_to_compile() -> None:
     warm_up()
     functions = [configuration.advance, configuration.start_config, configuration.follow, token_mask.fill]
+    functions += [key_memory._append, key_memory._would_repeat, key_memory._forbid]
     if not all(hasattr(function, "signatures") for function in functions):
         pytest.skip("numba compiles nothing in this run (NUMBA_DISABLE_JIT)")
     before = [len(function.signatures) for function in functions]  # type: ignore[attr-defined]
@@ -20,7 +21,7 @@ def test_nothing_is_left_to_compile() -> None:
     for options in ({}, {"property_order": "any"}):
         matcher = Grammar.from_json_schema(schema, **options).compile(vocabulary).matcher()
         row = np.zeros(vocabulary.mask_words, np.int32)
-        for byte in b'{"a":"x"}':
+        for byte in b'{"a":"x","b":1,"c":1}':
             matcher.fill_mask(row)
             assert matcher.accept(byte)
     assert [len(function.signatures) for function in functions] == before  # type: ignore[attr-defined]
