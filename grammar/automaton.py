@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structgen.grammar.configuration import advance, follow, single_byte, start_config
+from structgen.grammar import entries
+from structgen.grammar.configuration import ENDED_KEY
 from structgen.grammar.distance import token_distances
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.growth import grown
+from structgen.grammar.handles import Handle
 from structgen.grammar.memory_pool import POOL
 from structgen.grammar.program import Program
 from structgen.grammar.tables import (
@@ -24,7 +27,6 @@ from structgen.grammar.tables import (
     DEAD,
     ERROR,
     FINAL,
-    GROW,
     IN_BYTES,
     IN_TOKENS,
     INFINITE,
@@ -34,13 +36,12 @@ from structgen.grammar.tables import (
     STACKS,
     UNKNOWN,
     Array,
-    grown,
+    Tables,
     new_tables,
     release,
     size_in_bytes,
     with_scratch,
 )
-from structgen.grammar.token_mask import fill
 from structgen.grammar.vocabulary import Vocabulary
 
 BYTES_PER_STEP = 200  # a dictionary entry with its key tuple, measured
@@ -82,15 +83,12 @@ class Automaton:
                 "the vocabulary has no tokens for anything that matches",
                 hint="use characters that this tokenizer can spell",
             )
-        self._text, self._starts = vocabulary.token_bytes
-        self._make_scratch()
         self._fresh_tables()
 
     def renewed(self) -> Automaton:
         """The same automaton with empty tables."""
         fresh = copy.copy(self)
         fresh._lock = threading.RLock()
-        fresh._make_scratch()
         fresh._fresh_tables()
         return fresh
 
@@ -101,33 +99,36 @@ class Automaton:
                 mask.bits.flags.writeable = True
                 POOL.give(mask.bits)
 
-    def _make_scratch(self) -> None:
-        """What `fill` works with; used under the lock."""
-        self._seen = np.empty(3, np.int64)
-        self._path = np.empty(2 * (self.vocabulary.trie.height + 1), np.int32)
-
     def _fresh_tables(self) -> None:
-        self.tables = new_tables(self.program, self._distance)
+        self._use(new_tables(self.program, self._distance, self.vocabulary.trie.height))
         self.masks: dict[int, Mask] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self._key_steps: set[tuple[int, int]] = set()
-        self.start = self._retry(lambda: start_config(self.tables, self.program.start))
+        self.start = self._retry(lambda: entries.start_config(self._handle.address, self.program.start))
+
+    def _use(self, tables: Tables) -> None:
+        """Take tables that hold all that the present ones do."""
+        self.tables = tables
+        self._handle = Handle(tables)
 
     def _retry(self, compute: Callable[[], int]) -> int:
         """Run something that may need more room, growing the tables until it fits. The lock is held."""
-        self.tables = with_scratch(self.tables)
-        while True:
-            result = compute()
-            if result == GROW:
-                self.tables = grown(self.tables)
-            elif result == LIMIT:
-                self.tables.meta[ERROR] = 0
-                raise GrammarLimitError(
-                    "too many ways to read the text so far",
-                    hint="make alternatives start differently, or counted repetitions less ambiguous",
-                )
-            else:
-                return result
+        tables = with_scratch(self.tables)
+        if tables is not self.tables:
+            self._use(tables)
+        while (result := compute()) < UNKNOWN:
+            self._make_room(result)
+        return result
+
+    def _make_room(self, error: int) -> None:
+        """Answer GROW and LIMIT."""
+        if error == LIMIT:
+            self.tables.meta[ERROR] = 0
+            raise GrammarLimitError(
+                "too many ways to read the text so far",
+                hint="make alternatives start differently, or counted repetitions less ambiguous",
+            )
+        self._use(grown(self.tables))
 
     def after_token(self, config: int, token: int) -> int:
         """The configuration after a token's bytes; DEAD when it is refused."""
@@ -140,15 +141,17 @@ class Automaton:
     def _compute_step(self, config: int, token: int) -> int:
         if not 0 <= token < len(self.vocabulary.tokens) or self.vocabulary.tokens[token] is None:
             return DEAD
-        start, stop = self._starts[token], self._starts[token + 1]
-        tables = self.tables
-        following, ends = follow(tables.transitions, tables.config, config, self._text, start, stop)
+        shared = self.vocabulary.mask_handle.address
+        handle = self._handle  # keeps these tables alive when another thread makes larger ones
+        following = entries.follow_token(handle.address, shared, config, token)
         if following == UNKNOWN:
             with self._lock:
                 before = self.tables.meta[KEY_ENDS]
-                following = self._retry(lambda: advance(self.tables, config, self._text, start, stop))
-                ends = self.tables.meta[KEY_ENDS] != before
-        if ends:
+                following = self._retry(lambda: entries.advance_token(self._handle.address, shared, config, token))
+                if self.tables.meta[KEY_ENDS] != before and following >= 0:
+                    following += ENDED_KEY
+        if following >= ENDED_KEY:
+            following -= ENDED_KEY
             self._key_steps.add((config, token))
         if following >= 0 and self.tables.config[following, NEEDED] >= INFINITE:
             return DEAD
@@ -162,7 +165,7 @@ class Automaton:
         """The configuration after any bytes; DEAD when they do not fit."""
         array = np.frombuffer(text, dtype=np.uint8)
         with self._lock:
-            return self._retry(lambda: advance(self.tables, config, array, 0, len(array)))
+            return self._retry(lambda: entries.advance(self._handle.address, config, array, 0, len(array)))
 
     def is_final(self, config: int) -> bool:
         return bool(self.tables.config[config, FINAL])
@@ -176,7 +179,7 @@ class Automaton:
         out = bytearray()
         with self._lock:
             while len(out) < most and not self.is_final(config):
-                byte = int(single_byte(self.tables, config))
+                byte = entries.single_byte(self._handle.address, config)
                 if byte < 0:
                     break
                 out.append(byte)
@@ -209,13 +212,11 @@ class Automaton:
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
         bits = POOL.take((vocabulary.mask_words,), np.int32)
-        seen, path = self._seen, self._path
-        shared = vocabulary.mask_tables
-        self._retry(lambda: fill(self.tables, shared, config, limit, path, bits, seen))
-        if self.is_final(config):
-            bits |= vocabulary.eos_mask
+        shared = vocabulary.mask_handle.address
+        self._retry(lambda: entries.fill(self._handle.address, shared, config, limit, bits))
         bits.flags.writeable = False
-        return Mask(bits, int(seen[0]), bool(seen[1]), bool(seen[2]))
+        highest, narrowed, ends_key = self.tables.seen.tolist()
+        return Mask(bits, highest, narrowed != 0, ends_key != 0)
 
     @property
     def size_in_bytes(self) -> int:

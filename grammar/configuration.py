@@ -37,6 +37,8 @@ from structgen.grammar.tables import (
     config_slot,
 )
 
+ENDED_KEY = 1 << 40  # added to a configuration by `follow`
+
 
 @lean
 def _sort(values: Array) -> None:
@@ -209,15 +211,18 @@ def advance(tables: Tables, config: int, text: Array, start: int, stop: int) -> 
 
 
 @lean
-def follow(transitions: Array, configs: Array, config: int, text: Array, start: int, stop: int) -> tuple[int, bool]:
-    """As `advance` where every step is known already, else UNKNOWN; and whether a key ended. Changes nothing."""
-    ends = False
+def follow(tables: Tables, config: int, text: Array, start: int, stop: int) -> int:
+    """As `advance` where every step is known already, else UNKNOWN. Changes nothing.
+
+    With ENDED_KEY added when a key ended on the way.
+    """
+    ends = 0
     for index in range(start, stop):
-        config = transitions[config, text[index]]
+        config = tables.transitions[config, text[index]]
         if config < 0:
-            break
-        ends = ends or configs[config, ENDS_KEY] != 0
-    return config, ends
+            return config
+        ends |= tables.config[config, ENDS_KEY]
+    return config + ENDED_KEY if ends != 0 else config
 
 
 @lean

@@ -1,17 +1,29 @@
-"""What the mask engine reads of a vocabulary, packed: few arrays make calls cheap, rows keep a node together."""
+"""What the mask engine reads of a vocabulary, packed: rows keep a node of a trie together."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from structgen.grammar.plain_text import PlainText
 from structgen.grammar.tables import Array
 from structgen.grammar.token_trie import TokenTrie
 
+if TYPE_CHECKING:
+    from structgen.grammar.vocabulary import Vocabulary
+
 # Columns of trie nodes; see TokenTrie.
 BYTE_READ, DEPTH, END, TOKEN = range(4)
+
+
+class TokenGroups(NamedTuple):
+    """Tokens with equal endings: `nodes` is the trie of endings, whose tokens are group numbers; group 0 is empty."""
+
+    nodes: Array  # int32[N, 4]
+    start: Array  # int32[G + 1], offsets into `tokens`
+    tokens: Array  # int32[n], token ids
+    length: Array  # int32[V], how many characters come before the ending
 
 
 class MaskTables(NamedTuple):
@@ -19,37 +31,53 @@ class MaskTables(NamedTuple):
 
     nodes: Array  # all tokens
     root: Array  # int32[256]
-    same: Array  # int32[V]
+    same: Array  # int32[V] the next token with the same bytes, or -1; empty where no two have
+    blob: Array  # uint8[n], the bytes of all tokens
+    starts: Array  # int64[V + 1], offsets into `blob`
+    eos: Array  # int32[k], the ids that end an output
     others: Array
-    exits: Array
     rest: Array
     free_leaving: Array
     canonical_leaving: Array
     masks: Array
-    group_start: Array
-    group_tokens: Array
-    length: Array
     free_mask: Array
     canonical_mask: Array
+    whole_keys: Array  # int32[W, 3]: the tokens with two quotes or more, and where the first two are
+    several_keys: Array  # int32[M]: the tokens with three quotes or more, which may hold a key behind something else
+    exits: TokenGroups  # plain text and a quote come before the ending
+    blanks: TokenGroups  # blanks come before the ending
 
 
-def mask_tables(trie: TokenTrie, plain: PlainText) -> MaskTables:
+def mask_tables(vocabulary: Vocabulary) -> MaskTables:
+    """The tables of a vocabulary."""
+    trie, plain, blank = vocabulary.trie, vocabulary.plain_text, vocabulary.blank_tokens
+    blob, starts = vocabulary.token_bytes
     return MaskTables(
         packed(trie),
         trie.root,
-        trie.same,
+        trie.same if np.any(trie.same >= 0) else trie.same[:0],
+        blob,
+        starts,
+        np.array(sorted(vocabulary.eos_token_ids), np.int32),
         packed(plain.others),
-        packed(plain.exits),
         packed(plain.rest),
         packed(plain.free_leaving),
         packed(plain.canonical_leaving),
         plain.masks,
-        plain.group_start,
-        plain.group_tokens,
-        plain.length,
         plain.free_mask,
         plain.canonical_mask,
+        *_key_tokens(vocabulary.tokens),
+        TokenGroups(packed(plain.exits), plain.group_start, plain.group_tokens, plain.length),
+        TokenGroups(packed(blank.rests), blank.group_start, blank.group_tokens, blank.blanks),
     )
+
+
+def _key_tokens(tokens: Sequence[bytes | None]) -> tuple[Array, Array]:
+    """The tokens that may hold whole keys, and several."""
+    whole = [(i, token) for i, token in enumerate(tokens) if token and token.count(b'"') >= 2]
+    places = [(i, token.index(b'"'), token.index(b'"', token.index(b'"') + 1)) for i, token in whole]
+    several = [i for i, token in whole if token.count(b'"') >= 3]
+    return np.array(places, np.int32).reshape(-1, 3), np.array(several, np.int32)
 
 
 def packed(trie: TokenTrie) -> Array:

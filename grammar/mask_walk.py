@@ -1,6 +1,6 @@
 """Walks through the token trie, along the transitions of a configuration, that set and clear bits of a mask.
 
-The look-up of a transition is written out in the two hot loops, where `_step` would say the same: measured, a call
+The look-up of a transition is written out in the two hot loops, where `step` would say the same: measured, a call
 there costs up to half of the time of a new mask.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.configuration import transition
-from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables
+from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables, TokenGroups
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.plain_text import QUOTE
+from structgen.grammar.plain_bytes import QUOTE, is_blank
 from structgen.grammar.tables import DEAD, ENDS_KEY, INFINITE, NEEDED, UNKNOWN, Array, Tables
 
 LETTER = 0x61  # any plain character stands for all
@@ -25,63 +25,82 @@ def copy_mask(target: Array, source: Array) -> None:
 
 @lean
 def _set_token(mask: Array, same: Array, token: int) -> None:
-    """Allow a token and all that have the same bytes."""
-    while token >= 0:
-        mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    """Allow a token and all that have the same bytes; `same` is empty where no two have."""
+    mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+    while len(same) > 0 and same[token] >= 0:
         token = same[token]
+        mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
 @lean
 def _clear_token(mask: Array, same: Array, token: int) -> None:
     while token >= 0:
         mask[token >> 5] &= ~(np.int32(1) << np.int32(token & 31))
-        token = same[token]
+        token = same[token] if len(same) > 0 else -1
 
 
 @lean
-def walk(
-    tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
+def walk(tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, mask: Array) -> int:
     """Visit every token of a trie that the transitions allow."""
-    path[0] = config
-    node, count = 0, len(nodes)
-    while node < count:
-        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        here = path[depth]
-        following = tables.transitions[here, byte]
-        if following == UNKNOWN:
-            following = transition(tables, here, byte)
-            if following < UNKNOWN:
-                return following
-        if following == DEAD:
-            node = nodes[node, END]
-            if depth == 0 and count == len(shared.nodes):
-                node = _next_root(tables, shared, config, byte, node)
+    return _walk_part(tables, shared, nodes, (0, len(nodes)), config, limit, mask)
+
+
+@lean
+def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array, with_blanks: bool) -> int:
+    """Visit every token of the vocabulary; those that begin with a blank only where asked for.
+
+    The subtrees of first bytes are far apart in memory, so dead ones are not even looked at.
+    """
+    for byte in range(256):
+        root = shared.root[byte]
+        if root < 0 or tables.transitions[config, byte] == DEAD or (is_blank(byte) and not with_blanks):
             continue
-        path[depth + 1] = following
-        seen[2] |= tables.config[following, ENDS_KEY]
-        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
-            _set_token(mask, shared.same, nodes[node, TOKEN])
-        node += 1
+        part = (root, shared.nodes[root, END])
+        status = _walk_part(tables, shared, shared.nodes, part, config, limit, mask)
+        if status < 0:
+            return status
     return 0
 
 
 @lean
-def _next_root(tables: Tables, shared: MaskTables, config: int, byte: int, node: int) -> int:
-    """From a first byte that is dead to the next that is not: the subtrees between are far apart in memory."""
-    for other in range(byte + 1, 256):
-        if shared.root[other] >= 0:
-            if tables.transitions[config, other] != DEAD:
-                return shared.root[other]
-            node = len(shared.nodes)
-    return node
+def _walk_part(
+    tables: Tables, shared: MaskTables, nodes: Array, part: tuple[int, int], config: int, limit: int, mask: Array
+) -> int:
+    # A field of a reference is read from memory each time, unless a variable holds it.
+    path, transitions, configs, same = tables.path, tables.transitions, tables.config, shared.same
+    highest, refused, ends = tables.seen[0], tables.seen[1], tables.seen[2]
+    path[0] = config
+    node, stop = part
+    while node < stop:
+        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
+        following = transitions[path[depth], byte]
+        if following < 0:
+            if following == UNKNOWN:
+                following = transition(tables, path[depth], byte)
+                if following < UNKNOWN:
+                    return following
+            if following == DEAD:
+                node = nodes[node, END]
+                continue
+        path[depth + 1] = following
+        ends |= configs[following, ENDS_KEY]
+        token = nodes[node, TOKEN]
+        if token >= 0:
+            needed = configs[following, NEEDED]
+            if needed <= limit:
+                highest = max(highest, needed)
+                _set_token(mask, same, token)
+            elif needed < INFINITE:
+                refused = max(refused, needed)
+        node += 1
+    tables.seen[0], tables.seen[1], tables.seen[2] = highest, refused, ends
+    return 0
 
 
 @lean
-def difference_walk(
-    tables: Tables, shared: MaskTables, config: int, base: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
+def difference_walk(tables: Tables, shared: MaskTables, config: int, base: int, limit: int, mask: Array) -> int:
     """Turn the mask of `base` into that of `config`: only tokens on which the two go different ways are visited."""
+    path = tables.path
     half = len(path) // 2
     path[0], path[half] = config, base
     nodes = shared.others
@@ -110,9 +129,9 @@ def difference_walk(
             node = nodes[node, END]
             continue
         path[depth + 1], path[half + depth + 1] = following, beside
-        seen[2] |= tables.config[following, ENDS_KEY]
+        tables.seen[2] |= tables.config[following, ENDS_KEY]
         if nodes[node, TOKEN] >= 0:
-            if _is_within(tables, following, limit, seen):
+            if _is_within(tables, following, limit):
                 _set_token(mask, shared.same, nodes[node, TOKEN])
             else:
                 _clear_token(mask, shared.same, nodes[node, TOKEN])
@@ -121,20 +140,18 @@ def difference_walk(
 
 
 @lean
-def _is_within(tables: Tables, config: int, limit: int, seen: Array) -> bool:
+def _is_within(tables: Tables, config: int, limit: int) -> bool:
     needed = tables.config[config, NEEDED]
     if needed <= limit:
-        seen[0] = max(seen[0], needed)
+        tables.seen[0] = max(tables.seen[0], needed)
         return True
     if needed < INFINITE:
-        seen[1] = max(seen[1], needed)
+        tables.seen[1] = max(tables.seen[1], needed)
     return False
 
 
 @lean
-def allow_exits(
-    tables: Tables, shared: MaskTables, config: int, room: int, limit: int, path: Array, mask: Array, seen: Array
-) -> int:
+def allow_exits(tables: Tables, shared: MaskTables, config: int, room: int, limit: int, mask: Array) -> int:
     """Allow the tokens that end the string behind at most `room` plain characters, group by group.
 
     What is behind the quote may depend on how many characters came before it, up to where more change nothing: a
@@ -142,17 +159,17 @@ def allow_exits(
     """
     length, outside, longest = 0, -1, len(shared.masks) - 1
     while length <= min(room, longest):
-        following = _step(tables, config, QUOTE)
+        following = step(tables, config, QUOTE)
         if following < UNKNOWN:
             return following
-        after = _step(tables, config, LETTER)
+        after = step(tables, config, LETTER)
         if after < UNKNOWN:
             return after
         # With a count, configurations differ for ever; the quote once open stays open.
         settled = after == config or (following >= 0 and following == outside)
         if following >= 0:
             last = room if settled else length
-            status = _exits_to(tables, shared, following, (length, last), limit, path, mask, seen)
+            status = walk_groups(tables, shared.exits, following, (length, last), limit, mask)
             if status < 0:
                 return status
         if settled or after == DEAD:
@@ -163,48 +180,44 @@ def allow_exits(
 
 
 @lean
-def _step(tables: Tables, config: int, byte: int) -> int:
+def step(tables: Tables, config: int, byte: int) -> int:
     following = tables.transitions[config, byte]
     return transition(tables, config, byte) if following == UNKNOWN else following
 
 
 @lean
-def _exits_to(
-    tables: Tables,
-    shared: MaskTables,
-    outside: int,
-    lengths: tuple[int, int],
-    limit: int,
-    path: Array,
-    mask: Array,
-    seen: Array,
+def walk_groups(
+    tables: Tables, groups: TokenGroups, config: int, lengths: tuple[int, int], limit: int, mask: Array
 ) -> int:
-    """Allow tokens with plain text of `lengths` characters and a quote, which leads to the configuration `outside`."""
-    seen[2] |= tables.config[outside, ENDS_KEY]
-    if _is_within(tables, outside, limit, seen):
-        _set_group(mask, shared, 0, lengths)
-    path[0] = outside
-    nodes = shared.exits
+    """Allow the tokens that have `lengths` characters before an ending which can be read from `config` on."""
+    tables.seen[2] |= tables.config[config, ENDS_KEY]
+    if _is_within(tables, config, limit):
+        _set_group(mask, groups, 0, lengths)
+    path, nodes, transitions = tables.path, groups.nodes, tables.transitions
+    path[0] = config
     node = 0
     while node < len(nodes):
-        depth = nodes[node, DEPTH]
-        following = _step(tables, path[depth], nodes[node, BYTE_READ])
-        if following < UNKNOWN:
-            return following
-        if following == DEAD:
-            node = nodes[node, END]
-            continue
+        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
+        following = transitions[path[depth], byte]
+        if following < 0:
+            if following == UNKNOWN:
+                following = transition(tables, path[depth], byte)
+                if following < UNKNOWN:
+                    return following
+            if following == DEAD:
+                node = nodes[node, END]
+                continue
         path[depth + 1] = following
-        seen[2] |= tables.config[following, ENDS_KEY]
-        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit, seen):
-            _set_group(mask, shared, nodes[node, TOKEN], lengths)
+        tables.seen[2] |= tables.config[following, ENDS_KEY]
+        if nodes[node, TOKEN] >= 0 and _is_within(tables, following, limit):
+            _set_group(mask, groups, nodes[node, TOKEN], lengths)
         node += 1
     return 0
 
 
 @lean
-def _set_group(mask: Array, shared: MaskTables, group: int, lengths: tuple[int, int]) -> None:
-    for index in range(shared.group_start[group], shared.group_start[group + 1]):
-        token = shared.group_tokens[index]
-        if lengths[0] <= shared.length[token] <= lengths[1]:
+def _set_group(mask: Array, groups: TokenGroups, group: int, lengths: tuple[int, int]) -> None:
+    for index in range(groups.start[group], groups.start[group + 1]):
+        token = groups.tokens[index]
+        if lengths[0] <= groups.length[token] <= lengths[1]:
             mask[token >> 5] |= np.int32(1) << np.int32(token & 31)

@@ -49,6 +49,10 @@ class Matcher:
         self.is_terminated = False
         self.mask_was_narrowed = False
 
+    def __del__(self) -> None:
+        if self._memory is not None:
+            self._memory.give_back()
+
     @property
     def compiled(self) -> CompiledGrammar:
         return self._compiled
@@ -174,7 +178,7 @@ class Matcher:
 
     def _keys_so_far(self) -> KeyMemory:
         if self._memory is None:
-            self._memory = KeyMemory(self._compiled.vocabulary, self._prefix)
+            self._memory = KeyMemory.take(self._compiled.vocabulary, self._prefix)
         self._memory.update(self._tokens)
         return self._memory
 

@@ -23,13 +23,13 @@ class MemoryPool:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._free: defaultdict[tuple[tuple[int, ...], str], list[Array]] = defaultdict(list)
+        self._free: defaultdict[tuple[tuple[int, ...], type], list[Array]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        key = (shape, np.dtype(dtype).str)
+    def take(self, shape: tuple[int, ...], dtype: type) -> Array:
+        """An array of numpy's scalar type `dtype`, with anything in it."""
         with self._lock:
-            kept = self._free[key]
+            kept = self._free[shape, dtype]
             if kept:
                 array = kept.pop()
                 self._bytes -= array.nbytes
@@ -40,7 +40,7 @@ class MemoryPool:
         with self._lock:
             if self._bytes + array.nbytes <= self._max_bytes:
                 self._bytes += array.nbytes
-                self._free[array.shape, array.dtype.str].append(array)
+                self._free[array.shape, array.dtype.type].append(array)
 
 
 POOL = MemoryPool()

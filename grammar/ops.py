@@ -9,7 +9,7 @@ RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJEC
 EXCEPT, TEXT, KEY_END = int(Op.EXCEPT), int(Op.TEXT), int(Op.KEY_END)
 
 FREE, COUNTED = int(Interior.FREE), int(Interior.COUNTED)
-KEY, CANONICAL = int(Interior.KEY), int(Interior.CANONICAL)
+KEY, CANONICAL, BLANK = int(Interior.KEY), int(Interior.CANONICAL), int(Interior.BLANK)
 
 EXIT, LEAST, MOST, WIDTH = int(TextField.EXIT), int(TextField.LEAST), int(TextField.MOST), int(TextField.WIDTH)
 LENGTHS, PERIOD, TARGETS = int(TextField.LENGTHS), int(TextField.PERIOD), int(TextField.TARGETS)

@@ -13,15 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from structgen.grammar.charset import ANY
-from structgen.grammar.configuration import advance, start_config
+from structgen.grammar.entries import advance, start_config
+from structgen.grammar.growth import grown
+from structgen.grammar.handles import Handle
 from structgen.grammar.json_string import canonical as canonical_spelling
 from structgen.grammar.json_string import free_text
 from structgen.grammar.numba_cache import jit
+from structgen.grammar.plain_bytes import QUOTE, is_plain_byte
 from structgen.grammar.program import ProgramBuilder
-from structgen.grammar.tables import FINAL, GROW, Array, grown, new_tables, with_scratch
+from structgen.grammar.tables import FINAL, GROW, Array, new_tables, with_scratch
 from structgen.grammar.token_trie import TokenTrie, build_trie
 
-QUOTE = 0x22
 FAILS, STAYS, LEAVES = range(3)
 
 
@@ -104,21 +106,17 @@ def _behaviour(blob: Array, starts: Array, ids: Array, *, canonical: bool) -> Ar
         inside = free_text(builder, beyond)
     program = builder.finish(inside)
     tables = with_scratch(new_tables(program, program.byte_distance))
-    config = start_config(tables, program.start)
+    handle = Handle(tables)
+    config = start_config(handle.address, program.start)
     kinds = np.empty(len(ids), np.int8)
     for index, token in enumerate(ids.tolist()):
-        following = advance(tables, config, blob, starts[token], starts[token + 1])
+        following = advance(handle.address, config, blob, starts[token], starts[token + 1])
         while following == GROW:
             tables = grown(tables)
-            following = advance(tables, config, blob, starts[token], starts[token + 1])
+            handle = Handle(tables)
+            following = advance(handle.address, config, blob, starts[token], starts[token + 1])
         kinds[index] = FAILS if following < 0 else (LEAVES if tables.config[following, FINAL] else STAYS)
     return kinds
-
-
-@jit
-def is_plain_byte(byte: int) -> bool:
-    """A byte of text that a JSON string holds as it is."""
-    return byte >= 0x20 and byte != QUOTE and byte != 0x5C
 
 
 @jit

@@ -75,7 +75,9 @@ class TextField(IntEnum):
 
 
 class Interior(IntEnum):
-    """What a RANGES state knows about plain string content (characters that JSON does not escape)."""
+    """What a RANGES state knows about plain string content (characters that JSON does not escape), or about blanks."""
+
+    BLANK = -1  # every blank leads to a SPLIT of the next such state, if there is one, and what follows the blanks
 
     NONE = 0
     FREE = 1  # any plain text leads back to this very state

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from structgen.grammar.memory_pool import POOL
-from structgen.grammar.numba_cache import jit, lean_inline
+from structgen.grammar.numba_cache import lean, lean_inline
 from structgen.grammar.program import Program
 
 # Results of functions that return a configuration; real ones are >= 0.
@@ -59,6 +59,8 @@ class Tables(NamedTuple):
     elements: Array  # int64[E]         stack << 32 | state, sorted within a configuration
     transitions: Array  # int32[C, 256]
     meta: Array  # int64[8]
+    seen: Array  # int64[3] what `token_mask.fill` has seen
+    path: Array  # int32[2 * (height + 1)] scratch: the configurations along a token
     visited: Array  # int64[VISITED + 1, 2] scratch: key and stamp; the last row holds the current stamp
     work: Array  # int64[2, 2 * VISITED] scratch: closure worklist, result
 
@@ -81,9 +83,9 @@ def with_scratch(tables: Tables) -> Tables:
     return tables._replace(visited=_SCRATCH.visited, work=_SCRATCH.work)
 
 
-def new_tables(program: Program, distance: Array) -> Tables:
-    """Empty tables; rows are set when they are taken."""
-    configs, stacks, elements = 128, 256, 1024
+def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
+    """Empty tables; rows are set when they are taken. `height` is that of the token trie."""
+    configs, stacks, elements = 512, 1024, 4096
     stack_hash, config_hash = POOL.take((stacks * 2,), np.int32), POOL.take((configs * 2,), np.int32)
     stack_hash.fill(-1)
     config_hash.fill(-1)
@@ -98,6 +100,8 @@ def new_tables(program: Program, distance: Array) -> Tables:
         elements=POOL.take((elements,), np.int64),
         transitions=POOL.take((configs, 256), np.int32),
         meta=np.zeros(8, np.int64),
+        seen=np.zeros(3, np.int64),
+        path=np.empty(2 * (height + 1), np.int32),
         visited=_SCRATCH.visited,
         work=_SCRATCH.work,
     )
@@ -112,39 +116,9 @@ def release(tables: Tables) -> None:
         POOL.give(getattr(tables, name))
 
 
-def _longer(array: Array, size: int, used: int) -> Array:
-    out = POOL.take((size, *array.shape[1:]), array.dtype)
-    out[:used] = array[:used]
-    return out
-
-
-def grown(tables: Tables) -> Tables:
-    """Tables with room again: whatever is more than half full is doubled. Clears the error."""
-    tables.meta[ERROR] = 0
-    changed: dict[str, Array] = {}
-    stacks, configs, elements = (int(tables.meta[slot]) for slot in (STACKS, CONFIGS, ELEMENTS))
-    if stacks * 2 >= len(tables.stack):
-        changed["stack"] = _longer(tables.stack, len(tables.stack) * 4, stacks)
-        changed["stack_hash"] = np.full(len(tables.stack) * 8, -1, np.int32)
-    if configs * 2 >= len(tables.config):
-        size = len(tables.config) * 4
-        changed["config"] = _longer(tables.config, size, configs)
-        changed["transitions"] = _longer(tables.transitions, size, configs)
-        changed["config_hash"] = np.full(size * 2, -1, np.int32)
-    wanted = int(tables.meta[WANTED])
-    if (elements + wanted) * 2 >= len(tables.elements):
-        changed["elements"] = _longer(tables.elements, 4 * (len(tables.elements) + wanted), elements)
-    tables = tables._replace(**changed)
-    if "stack_hash" in changed:
-        _rehash_stacks(tables)
-    if "config_hash" in changed:
-        _rehash_configs(tables)
-    return tables
-
-
 def size_in_bytes(tables: Tables) -> int:
     """What one automaton holds for itself, without the program and the scratch memory that it shares."""
-    return sum(int(getattr(tables, name).nbytes) for name in Tables._fields[3:-2])
+    return sum(int(getattr(tables, name).nbytes) for name in Tables._fields[3:-4])
 
 
 @lean_inline
@@ -164,8 +138,9 @@ def config_slot(tables: Tables, elements: Array) -> int:
     return int(key & (len(tables.config_hash) - 1))
 
 
-@jit
-def _rehash_stacks(tables: Tables) -> None:
+@lean
+def rehash_stacks(tables: Tables) -> None:
+    """Enter all stacks in an empty hash table."""
     for node in range(1, tables.meta[STACKS]):
         row = tables.stack[node]
         slot = stack_slot(tables, row[RETURN_TO], row[COUNT], row[PARENT])
@@ -174,8 +149,9 @@ def _rehash_stacks(tables: Tables) -> None:
         tables.stack_hash[slot] = node
 
 
-@jit
-def _rehash_configs(tables: Tables) -> None:
+@lean
+def rehash_configs(tables: Tables) -> None:
+    """Enter all configurations in an empty hash table."""
     for config in range(tables.meta[CONFIGS]):
         start = tables.config[config, START]
         slot = config_slot(tables, tables.elements[start : start + tables.config[config, LENGTH]])

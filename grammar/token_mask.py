@@ -11,13 +11,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from structgen.grammar.blank_run import blanks_ahead
 from structgen.grammar.configuration import interior_kind, intern
 from structgen.grammar.mask_tables import MaskTables
-from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, walk
+from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, step, walk, walk_all, walk_groups
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.ops import BYTE, CANONICAL, COUNTED, DETOUR, EXCEPT, KEY, RANGES
-from structgen.grammar.plain_text import QUOTE, is_plain_byte
-from structgen.grammar.tables import COST, COUNT, IN_TOKENS, LENGTH, RETURN_TO, START, Array, Tables
+from structgen.grammar.plain_bytes import QUOTE, SPACE, is_plain_byte
+from structgen.grammar.tables import (
+    COST,
+    COUNT,
+    DEAD,
+    FINAL,
+    IN_TOKENS,
+    LENGTH,
+    RETURN_TO,
+    START,
+    UNKNOWN,
+    Array,
+    Tables,
+)
 
 # Behind an incomplete character or escape, at most this many more tokens are needed than before it.
 MARGIN = 16
@@ -25,38 +38,66 @@ ANY_ROOM = 1 << 30
 
 
 @lean
-def fill(tables: Tables, shared: MaskTables, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
-    """Set the bits of all tokens that lead from `config` to where at most `limit` tokens are needed.
+def fill(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
+    """Set the bits of all tokens that lead from `config` to where at most `limit` tokens are needed, and of EOS.
 
     Args:
-        path: int32[2 * (height + 1)], scratch.
         mask: int32[mask_words], overwritten.
-        seen: int64[3], set: the highest number of tokens needed (min_tokens_to_complete) after an allowed token,
-            the highest after one that only the limit forbids, and whether tokens end keys that were not declared.
     Returns:
-        0, or GROW / LIMIT.
+        0, or GROW / LIMIT. `tables.seen` is set: the highest number of tokens needed (min_tokens_to_complete) after an
+        allowed token, the highest after one that only the limit forbids, and whether tokens end keys that were not
+        declared.
     """
-    seen[0], seen[1], seen[2] = 0, 0, 0
-    room = _room(tables, config, limit, seen)
+    tables.seen[0], tables.seen[1], tables.seen[2] = 0, 0, 0
+    status = _fill_text(tables, shared, config, limit, mask)
+    if status >= 0 and tables.config[config, FINAL] != 0:
+        for index in range(len(shared.eos)):
+            mask[shared.eos[index] >> 5] |= np.int32(1) << np.int32(shared.eos[index] & 31)
+    return status
+
+
+@lean
+def _fill_text(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
+    """`fill` without EOS."""
+    room = _room(tables, config, limit)
     if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
         mask[:] = 0
-        return walk(tables, shared, shared.nodes, config, limit, path, mask, seen)
+        return _outside(tables, shared, config, limit, mask)
     longest = len(shared.masks) - 1
     if room == ANY_ROOM:
         base = _base(tables, config)
         if base < 0:
             return base
-        status = _inside(tables, shared, base, limit, path, mask, seen)
+        status = _inside(tables, shared, base, limit, mask)
         if status < 0 or base == config:
             return status
-        return difference_walk(tables, shared, config, base, limit, path, mask, seen)
+        return difference_walk(tables, shared, config, base, limit, mask)
     copy_mask(mask, shared.masks[min(room, longest)])
     if not _is_counted_interior(tables, config):
-        return walk(tables, shared, shared.others, config, limit, path, mask, seen)
+        return walk(tables, shared, shared.others, config, limit, mask)
     if room > longest:
-        return _inside(tables, shared, config, limit, path, mask, seen)
-    status = allow_exits(tables, shared, config, room, limit, path, mask, seen)
-    return status if status < 0 else walk(tables, shared, shared.rest, config, limit, path, mask, seen)
+        return _inside(tables, shared, config, limit, mask)
+    status = allow_exits(tables, shared, config, room, limit, mask)
+    return status if status < 0 else walk(tables, shared, shared.rest, config, limit, mask)
+
+
+@lean
+def _outside(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
+    """The mask of a configuration that is not inside a string; `mask` is all zero.
+
+    Where a run of blanks may come, what follows it does not depend on its length: tokens are decided by what is behind
+    their blanks.
+    """
+    blanks = blanks_ahead(tables, config)
+    if blanks <= 0:
+        return walk_all(tables, shared, config, limit, mask, True)
+    behind = step(tables, config, SPACE)
+    if behind < UNKNOWN:
+        return behind
+    if behind == DEAD or blanks_ahead(tables, behind) != blanks - 1:
+        return walk_all(tables, shared, config, limit, mask, True)
+    status = walk_all(tables, shared, config, limit, mask, False)
+    return status if status < 0 else walk_groups(tables, shared.blanks, behind, (1, blanks), limit, mask)
 
 
 @lean
@@ -70,7 +111,7 @@ def _base(tables: Tables, config: int) -> int:
         key = tables.elements[index]
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         kind = interior_kind(tables, state)
-        if kind in (0, COUNTED):
+        if kind <= 0 or kind == COUNTED:
             continue
         if tables.code[state, 0] == EXCEPT:
             state = tables.code[state, 3]
@@ -80,7 +121,7 @@ def _base(tables: Tables, config: int) -> int:
 
 
 @lean
-def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, path: Array, mask: Array, seen: Array) -> int:
+def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
     """The mask of a configuration inside a string that has room for any token."""
     start = tables.config[config, START]
     kind = 0
@@ -88,15 +129,15 @@ def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, path: A
         kind = max(kind, interior_kind(tables, tables.elements[index] & np.int64(0xFFFFFFFF)))
     canonical = kind in (KEY, CANONICAL)
     copy_mask(mask, shared.canonical_mask if canonical else shared.free_mask)
-    status = allow_exits(tables, shared, config, ANY_ROOM, limit, path, mask, seen)
+    status = allow_exits(tables, shared, config, ANY_ROOM, limit, mask)
     if status < 0:
         return status
     leaving = shared.canonical_leaving if canonical else shared.free_leaving
-    return walk(tables, shared, leaving, config, limit, path, mask, seen)
+    return walk(tables, shared, leaving, config, limit, mask)
 
 
 @lean
-def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
+def _room(tables: Tables, config: int, limit: int) -> int:
     """How many plain characters the configuration takes for certain, with at most `limit` tokens needed after them.
 
     -1: it is not inside a string, or the limit decides token by token. ANY_ROOM: any number.
@@ -106,14 +147,14 @@ def _room(tables: Tables, config: int, limit: int, seen: Array) -> int:
         key = tables.elements[index]
         state, stack = key & np.int64(0xFFFFFFFF), key >> np.int64(32)
         kind = interior_kind(tables, state)
-        if kind == 0:
+        if kind <= 0:
             continue
         needed = np.int64(tables.distance[state, IN_TOKENS]) + tables.stack[stack, COST] + 1
         if tables.code[state, 0] == EXCEPT:
             needed += DETOUR  # text that ends in a forbidden key
         if needed + MARGIN > limit:
             return -1
-        seen[0] = max(seen[0], needed + MARGIN)
+        tables.seen[0] = max(tables.seen[0], needed + MARGIN)
         if kind != COUNTED:
             room = ANY_ROOM
         else:
@@ -154,7 +195,7 @@ def _only_interior_takes_text(tables: Tables, config: int) -> bool:
                 return False
         elif op == EXCEPT:
             return False
-        elif op == RANGES and kind == 0:
+        elif op == RANGES and kind <= 0:
             for edge in range(a, a + 3 * b, 3):
                 for byte in range(tables.edges[edge], tables.edges[edge + 1] + 1):
                     if is_plain_byte(byte):

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from structgen.grammar import vocabulary_cache
-from structgen.grammar.key_memory import KeyTokens, key_tokens
+from structgen.grammar.blank_tokens import BlankTokens, blank_tokens
+from structgen.grammar.handles import Handle
+from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.mask_tables import MaskTables, mask_tables
 from structgen.grammar.plain_text import PlainText, plain_text
 from structgen.grammar.tables import Array
@@ -21,6 +23,7 @@ Encode = Callable[[bytes], Sequence[int]]
 class _Tables(NamedTuple):
     trie: TokenTrie
     plain_text: PlainText
+    blank_tokens: BlankTokens
 
 
 class Vocabulary:
@@ -56,6 +59,7 @@ class Vocabulary:
             for i, token in enumerate(tokens)
         )
         self._encode = encode
+        self.spare_memories: list[KeyMemory] = []  # of matchers that are gone: making one takes a while
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any, *, size: int | None = None) -> Vocabulary:
@@ -92,7 +96,8 @@ class Vocabulary:
 
     def _built(self) -> _Tables:
         trie = build_trie(self.tokens, range(len(self.tokens)))
-        return _Tables(trie, plain_text(self.tokens, *self.token_bytes, self.mask_words))
+        plain = plain_text(self.tokens, *self.token_bytes, self.mask_words)
+        return _Tables(trie, plain, blank_tokens(self.tokens))
 
     @property
     def trie(self) -> TokenTrie:
@@ -110,10 +115,10 @@ class Vocabulary:
         """What all grammars share about the inside of a JSON string."""
         return self._tables.plain_text
 
-    @cached_property
-    def key_tokens(self) -> KeyTokens:
-        """The tokens that may end keys; see `key_memory.py`."""
-        return key_tokens(self)
+    @property
+    def blank_tokens(self) -> BlankTokens:
+        """The tokens that begin with blanks, grouped by what follows."""
+        return self._tables.blank_tokens
 
     @cached_property
     def two_keys(self) -> frozenset[int]:
@@ -123,14 +128,12 @@ class Vocabulary:
     @cached_property
     def mask_tables(self) -> MaskTables:
         """The tables that masks are made from."""
-        return mask_tables(self.trie, self.plain_text)
+        return mask_tables(self)
 
     @cached_property
-    def eos_mask(self) -> Array:
-        mask = np.zeros(self.mask_words, np.int32)
-        for token_id in self.eos_token_ids:
-            mask[token_id >> 5] |= np.uint32(1 << (token_id & 31)).astype(np.int32)
-        return mask
+    def mask_handle(self) -> Handle:
+        """The place of `mask_tables`, for compiled code."""
+        return Handle(self.mask_tables)
 
     def encode(self, text: bytes) -> list[int]:
         """Token ids whose bytes join to `text`: the tokenizer's own where it gave an `encode`.

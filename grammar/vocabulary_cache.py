@@ -22,7 +22,7 @@ from structgen.grammar.tables import Array
 MAX_FILES = 16  # the least recently used are dropped; a file of 131,000 tokens has 6 MB
 LEAST_TOKENS = 4096  # smaller vocabularies are built as fast as they are read
 
-_SOURCES = ("token_trie.py", "plain_text.py", "vocabulary_cache.py")
+_SOURCES = ("token_trie.py", "plain_text.py", "blank_tokens.py", "vocabulary_cache.py")
 
 T = TypeVar("T", bound=tuple[Any, ...])
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.grammar import Grammar
+from structgen.grammar.growth import grown
 from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.seen_keys import seen_keys
-from structgen.grammar.tables import CONFIGS, STACKS, grown
+from structgen.grammar.tables import CONFIGS, STACKS
 from structgen.grammar.vocabulary import Vocabulary
 
 
@@ -22,10 +23,12 @@ def warm_up() -> None:
     matcher.fill_mask(row, matcher.min_tokens_to_complete)
     matcher.forced_tokens()
     matcher.accept(256)
+    compiled.automaton.after_bytes(compiled.automaton.start, b"{")
+    Grammar.any_json().compile(vocabulary).matcher().accept(256)
     vocabulary.encode(b"a")
     seen_keys(b"{")
-    memory = KeyMemory(vocabulary)
-    memory.update([256])
+    memory = KeyMemory(vocabulary, b"{")
+    memory.update([ord("{")])
     memory.would_repeat(256)
     memory.forbid(row)
     # Tables that are full: growing them has functions of its own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from structgen.grammar.json_schema.options import JsonOptions
-from structgen.grammar.program import ProgramBuilder
+from structgen.grammar.program import Interior, ProgramBuilder
 
 MAX_BLANKS = 16  # a model that likes blanks must come to an end
 MAX_PRETTY_DEPTH = 24  # deeper nesting is not produced in pretty layout: each depth needs rules of its own
@@ -25,7 +25,7 @@ class Layout:
         state = builder.accept
         for _ in range(MAX_BLANKS):
             read, either = builder.reserve(), builder.reserve()
-            builder.set_ranges(read, [(low, high, state) for low, high in _BLANKS])
+            builder.set_ranges(read, [(low, high, state) for low, high in _BLANKS], Interior.BLANK)
             builder.set_split(either, [read, builder.accept])
             state = either
         return state
