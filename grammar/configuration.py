@@ -222,7 +222,7 @@ def follow(tables: Tables, config: int, text: Array, start: int, stop: int) -> i
         if config < 0:
             return config
         ends |= tables.config[config, ENDS_KEY]
-    return config + ENDED_KEY if ends != 0 else config
+    return int(config) + ENDED_KEY if ends != 0 else int(config)
 
 
 @lean
