@@ -57,6 +57,8 @@ KEYWORDS: Mapping[str, Keyword] = {
     "anyOf": Keyword("enforced", "schemas"),
     "oneOf": Keyword("enforced", "schemas"),
     "$ref": Keyword("enforced", "string"),
+    "$dynamicRef": Keyword("enforced", "string", 2020),
+    "$recursiveRef": Keyword("enforced", "string", 2019, 2019),
     "$defs": Keyword("structure", "schema map"),
     "definitions": Keyword("structure", "schema map"),
     "$schema": Keyword("structure", "string"),
@@ -94,8 +96,6 @@ KEYWORDS: Mapping[str, Keyword] = {
     "maxContains": _refused("count", 2019),
     "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
     "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
-    "$dynamicRef": _refused("string", 2020, hint="use $ref"),
-    "$recursiveRef": _refused("string", 2019, 2019, hint="use $ref"),
 }
 
 # Refused keywords with values that assert nothing.
