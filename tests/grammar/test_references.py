@@ -86,7 +86,6 @@ def test_metaschemas_of_the_caller(accepts: Accepts) -> None:
     core, applicator, validation = (
         f"https://json-schema.org/draft/2020-12/vocab/{name}" for name in ("core", "applicator", "validation")
     )
-    schema = {"$schema": "http://e.org/meta", "items": [{"const": 1}], "prefixItems": [{"const": 2}]}
     schema = {"$schema": "http://e.org/meta", "prefixItems": [{"const": 2}]}
     whole = {"$schema": D2020, "$vocabulary": {core: True, applicator: True, validation: True, "http://e.org/v": False}}
     assert accepts(schema, [2], documents={"http://e.org/meta": whole})
