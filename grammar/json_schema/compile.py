@@ -23,8 +23,12 @@ def compile_schema(schema: Any, options: JsonOptions) -> Program:
     Raises:
         SchemaError, UnsupportedSchemaError, UnsatisfiableError, GrammarLimitError: each with a pointer.
     """
+    return compile_document(SchemaDocument(schema, options))
+
+
+def compile_document(document: SchemaDocument) -> Program:
+    """The program of a document, which then knows which of its schemas are used."""
     try:
-        document = SchemaDocument(schema, options)
         return _SchemaCompiler(document).compile()
     except RecursionError:
         raise GrammarLimitError("the schema is nested too deeply", pointer="", hint="use $ref and $defs") from None

@@ -16,14 +16,13 @@ from urllib.parse import unquote
 
 from structgen.grammar.errors import GrammarLimitError, SchemaError, UnsupportedSchemaError
 from structgen.grammar.json_schema.dialect import declared_draft
-from structgen.grammar.json_schema.keywords import KEYWORDS, LATEST, hint_for, known, problem_with
+from structgen.grammar.json_schema.keywords import ALL_SPELLINGS, LATEST, hint_for, keyword_in, problem_with
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.resources import RECURSIVE, Resources
 from structgen.grammar.json_schema.schema_text import parse_schema
 
 MAX_SCHEMAS = 200_000
 MAX_DEPTH = 3_000
-_ALL_SPELLINGS = {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}  # where no draft is declared
 
 
 class Place:
@@ -68,13 +67,13 @@ class SchemaDocument:
         # Without `$schema`: the newest draft, with the older spellings understood.
         self.declared_draft = declared_draft(self.root, "", self._resources.document)
         self.draft = self.declared_draft or LATEST
-        self._places: dict[str | tuple[str, tuple[str, ...]], Place] = {}
+        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
         self._checked: set[str] = set()
         self._check(self.root, "", "")
 
     def knows(self, name: str) -> bool:
         """Whether a keyword means something in this document."""
-        return name in _ALL_SPELLINGS if self.declared_draft is None else known(name, self.draft) is not None
+        return keyword_in(name, self.declared_draft) is not None
 
     @property
     def ignores_siblings(self) -> bool:
@@ -86,13 +85,17 @@ class SchemaDocument:
             resource = pointer
         if self._resources.is_dynamic(resource) and resource not in scope:
             scope = (*scope, resource)
-        key = (pointer, scope) if scope else pointer
+        key = (pointer, scope)
         found = self._places.get(key)
         if found is None:
             if len(self._places) > MAX_SCHEMAS:
                 raise GrammarLimitError(f"more than {MAX_SCHEMAS:,} schemas in one document", pointer=pointer)
             found = self._places[key] = Place(schema, pointer, resource, scope)
         return found
+
+    def reached(self) -> Iterator[tuple[str, Any]]:
+        """All schemas that have been used, with their pointers."""
+        return ((place.pointer, place.schema) for place in self._places.values())
 
     def child(self, parent: Place, *path: str | int) -> Place:
         """The schema below a place, by keyword and name or index."""
@@ -119,9 +122,9 @@ class SchemaDocument:
                 continue
             resource = self._note_identifiers(schema, pointer, resource)
             for name, value in schema.items():
-                keyword = known(name, self.draft) if self.declared_draft else _ALL_SPELLINGS.get(name)
+                keyword = keyword_in(name, self.declared_draft)
                 if keyword is None:
-                    if self.options.strict_keywords and name not in _ALL_SPELLINGS:
+                    if self.options.strict_keywords and name not in ALL_SPELLINGS:
                         raise UnsupportedSchemaError(
                             f"unknown keyword {name!r}",
                             pointer=f"{pointer}/{escape(name)}",
@@ -133,9 +136,9 @@ class SchemaDocument:
                     raise SchemaError(
                         f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}", hint=hint_for(keyword.value, value)
                     )
-                if "schema" in keyword.value or keyword.value == "dependencies":
+                if keyword.holds_schemas:
                     path = f"{pointer}/{escape(name)}"
-                    found = _subschemas(value, keyword.value)
+                    found = subschemas(value, keyword.value)
                     todo += ((sub, path + below, resource, depth + 1) for below, sub in found)
 
     def _note_identifiers(self, schema: dict[str, Any], pointer: str, resource: str) -> str:
@@ -231,7 +234,7 @@ class SchemaDocument:
         return address
 
     def _at(self, pointer: str, here: str, scope: tuple[str, ...], resource: str) -> Place:
-        found = self._places.get((pointer, scope) if scope else pointer)
+        found = self._places.get((pointer, scope))
         if found is not None:
             return found
         walked, schema, segments = self._resources.start_of(pointer)
@@ -252,7 +255,8 @@ class SchemaDocument:
         return self.place(schema, pointer, resource, scope)
 
 
-def _subschemas(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
+def subschemas(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
+    """The schemas in a keyword's value, each with the pointer from there to it; `kind` as in `Keyword.value`."""
     if isinstance(value, list):
         for index, one in enumerate(value):
             yield f"/{index}", one
