@@ -1,6 +1,8 @@
 """Every keyword of drafts 4 to 2020-12: where it exists, what its value must be, and whether it is enforced.
 
-One table, used to check schemas, to refuse what is not enforced, and to write the documentation.
+One table, used to check schemas, to refuse what is not enforced, to report, and to write the documentation: after a
+change here or in `formats.py`, `python -m structgen.grammar.json_schema.keyword_table` writes the tables in
+`grammar/README.md` anew (a test fails while they are stale).
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from structgen.grammar.json_schema.keywords import (
     DRAFT_NAMES,
     KEYWORDS,
     Keyword,
-    asserts_nothing,
     keyword_in,
     problem_with,
 )
@@ -25,6 +24,23 @@ from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.resources import Resources
 
 _STRUCTURE = frozenset(name for name, keyword in KEYWORDS.items() if keyword.status == "structure")
+# Values that allow everything, and keywords that say something only beside another.
+_IDLE: dict[str, Any] = {
+    "additionalItems": True, "additionalProperties": True, "allOf": [], "dependencies": {}, "dependentRequired": {},
+    "dependentSchemas": {}, "items": True, "minItems": 0, "minLength": 0, "minProperties": 0, "not": False,
+    "patternProperties": {}, "prefixItems": [], "properties": {}, "propertyNames": True, "required": [],
+    "unevaluatedItems": True, "unevaluatedProperties": True, "uniqueItems": False,
+}  # fmt: skip
+_OWNER = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
+
+
+def _is_idle(name: str, schema: dict[str, Any]) -> bool:
+    if name == "if":
+        return "then" not in schema and "else" not in schema
+    if name in _OWNER:
+        return _OWNER[name] not in schema
+    value, idle = schema[name], _IDLE.get(name, _IDLE)
+    return type(value) is type(idle) and bool(value == idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +141,7 @@ class Schemas:
             return "drafts up to 7 ignore what stands beside $ref", "wrap the $ref: {'allOf': [{'$ref': ...}]}"
         if keyword.status == "annotation":
             return "an annotation", ""
-        if asserts_nothing(one.name, one.schema):
+        if _is_idle(one.name, one.schema):
             return "asserts nothing here", ""
         if one.name == "format":
             return self._why_format(one.value)

@@ -125,6 +125,8 @@ def test_false_is_satisfied_by_nothing() -> None:
         ({"$defs": {"a": {"type": "null"}}}, "/$defs/a/type", "nothing refers to this schema", ""),
         ({"then": {"type": "null"}}, "/then", "asserts nothing here", ""),
         ({"uniqueItems": False}, "/uniqueItems", "asserts nothing here", ""),
+        ({"maxContains": 3}, "/maxContains", "asserts nothing here", ""),
+        ({"additionalProperties": True}, "/additionalProperties", "asserts nothing here", ""),
         ({"description": "d"}, "/description", "an annotation", ""),
     ],
 )  # fmt: skip
