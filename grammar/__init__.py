@@ -10,19 +10,23 @@ from structgen.grammar.errors import (
     UnsupportedSchemaError,
 )
 from structgen.grammar.grammar import Grammar
+from structgen.grammar.json_schema.report import Finding, Report, report_schema
 from structgen.grammar.matcher import Matcher
 from structgen.grammar.vocabulary import Vocabulary
 
 __all__ = [
     "CompiledGrammar",
+    "Finding",
     "Grammar",
     "GrammarError",
     "GrammarLimitError",
     "GrammarSyntaxError",
     "Matcher",
+    "Report",
     "SchemaError",
     "UnsatisfiableError",
     "UnsupportedSchemaError",
     "Vocabulary",
     "fill_masks",
+    "report_schema",
 ]

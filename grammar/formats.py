@@ -26,9 +26,21 @@ _DURATION_TIME = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION_DATE = r"(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)"
 _DURATION = rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|\d+W)"
 
-# RFC 1123. At most 253 characters: three labels of any length, or ten of at most 24.
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_SHORT_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,22}[A-Za-z0-9])?"
+
+# RFC 1123. At most 253 characters: three labels of any length, or ten of at most 24. Labels that begin with `xn--` are
+# left out: which of them spell a word in Punycode is not regular.
+def _label(most: int) -> str:
+    """A label of at most that many characters."""
+    alnum, inner = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+    not_x, not_n = "[A-WYZa-wyz0-9]", "[A-MO-Za-mo-z0-9]"
+    return (
+        rf"(?:{not_x}(?:{inner}{{0,{most - 2}}}{alnum})?"
+        rf"|[Xx](?:{not_n}|[A-MO-Za-mo-z0-9-]{inner}{{0,{most - 3}}}{alnum})?"
+        rf"|[Xx][Nn](?:{alnum}(?:{inner}{{0,{most - 4}}}{alnum})?|-{alnum}(?:{inner}{{0,{most - 5}}}{alnum})?)?)"
+    )
+
+
+_LABEL, _SHORT_LABEL = _label(63), _label(24)
 _HOSTNAME = rf"(?:{_LABEL}(?:\.{_LABEL}){{0,2}}|{_SHORT_LABEL}(?:\.{_SHORT_LABEL}){{0,9}})"
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"

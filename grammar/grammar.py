@@ -11,6 +11,7 @@ from structgen.grammar.program import Program, ProgramBuilder
 from structgen.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from structgen.grammar.json_schema.report import Report
     from structgen.grammar.outlines_backend import OutlinesGrammar
 
 
@@ -23,10 +24,13 @@ class Grammar:
         source: the pattern of a regex, the texts of choices; None for other kinds.
     """
 
-    def __init__(self, program: Program, kind: str, source: str | tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, program: Program, kind: str, source: str | tuple[str, ...] | None = None, schema: Any = None
+    ) -> None:
         self.program = program
         self.kind = kind
         self.source = source
+        self._schema = schema  # (schema, options), for the report
 
     def __repr__(self) -> str:
         return f"Grammar(kind={self.kind!r}, states={self.program.size})"
@@ -44,7 +48,19 @@ class Grammar:
         from structgen.grammar.json_schema.compile import compile_schema
         from structgen.grammar.json_schema.options import JsonOptions
 
-        return cls(compile_schema(schema, JsonOptions.of(options)), "json_schema")
+        return cls(compile_schema(schema, JsonOptions.of(options)), "json_schema", schema=(schema, options))
+
+    def report(self) -> Report:
+        """What becomes of every keyword of the schema: enforced, an annotation, or refused, with pointers.
+
+        `report_schema` says the same of schemas that do not compile. Other kinds of grammars have no keywords.
+        """
+        from structgen.grammar.json_schema.report import Report, report_schema
+
+        if self._schema is None:
+            return Report(())
+        schema, options = self._schema
+        return report_schema(schema, **options)
 
     @classmethod
     def any_json(cls, *, root_object: bool = False, **options: Any) -> Grammar:

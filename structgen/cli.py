@@ -14,6 +14,8 @@ import typer
 
 from structgen import __version__, models
 from structgen import cli_options as option
+from structgen.cli_check import EPILOG as CHECK_EPILOG
+from structgen.cli_check import check
 from structgen.cli_inspect import inspect
 from structgen.cli_io import (
     INTERRUPTED,
@@ -176,6 +178,7 @@ def validate(
     sys.exit(SOME_INVALID if findings else 0)
 
 
+app.command(epilog=CHECK_EPILOG)(check)
 app.command(epilog="Example: structgen inspect --schema invoice.json --tokens '{\"total\": 3}'")(inspect)
 
 

@@ -23,8 +23,12 @@ def compile_schema(schema: Any, options: JsonOptions) -> Program:
     Raises:
         SchemaError, UnsupportedSchemaError, UnsatisfiableError, GrammarLimitError: each with a pointer.
     """
+    return compile_document(SchemaDocument(schema, options))
+
+
+def compile_document(document: SchemaDocument) -> Program:
+    """The program of a document, which then knows which of its schemas are used."""
     try:
-        document = SchemaDocument(schema, options)
         return _SchemaCompiler(document).compile()
     except RecursionError:
         raise GrammarLimitError("the schema is nested too deeply", pointer="", hint="use $ref and $defs") from None
@@ -107,6 +111,7 @@ class _SchemaCompiler:
     ) -> None:
         """Sort finite values by what spells them; arrays and objects become shapes with constant parts."""
         pointer = conjunction[-1].pointer
+        fraction = self._document.options.integers_as == "1 or 1.0"
         for value in shape.values or ():
             if isinstance(value, list):
                 parts = tuple(self._exactly(one, pointer) for one in value)
@@ -118,7 +123,7 @@ class _SchemaCompiler:
             else:
                 # Up to draft-04, 1.0 is no integer.
                 whole = shape.number is not None and shape.number.integer and self._document.draft == 4
-                scalars |= dict.fromkeys(scalar_spellings(value, whole=whole))
+                scalars |= dict.fromkeys(scalar_spellings(value, whole=whole, fraction=fraction and not whole))
 
     @staticmethod
     def _exactly(value: Any, pointer: str) -> Conjunction:

@@ -1,37 +1,40 @@
 """A JSON Schema document: parsed, checked, with its references resolved.
 
 A `Place` is a schema at a JSON pointer; the same pointer is always the same object, so places can be compared and
-hashed by identity. Nothing is ever fetched: a reference leads into this document, or is refused.
+hashed by identity. Nothing is ever fetched: a reference leads into this document, into one that the caller supplies
+(`documents`), to a metaschema, or is refused. Places in other documents have URI#pointer for a pointer.
+
+Dynamic references depend on the way to them. What matters of it is which resources with dynamic anchors were entered,
+in order: the `scope` of a place. In documents without such anchors it is empty, and a pointer is one place.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
-from structgen.grammar.errors import GrammarError, GrammarLimitError, SchemaError, UnsupportedSchemaError
-from structgen.grammar.json_schema.keywords import LATEST, hint_for, known, problem_with
+from structgen.grammar.errors import GrammarLimitError, SchemaError, UnsupportedSchemaError
+from structgen.grammar.json_schema.dialect import declared_draft
+from structgen.grammar.json_schema.keywords import ALL_SPELLINGS, LATEST, hint_for, keyword_in, problem_with
 from structgen.grammar.json_schema.options import JsonOptions
+from structgen.grammar.json_schema.resources import RECURSIVE, Resources
+from structgen.grammar.json_schema.schema_text import parse_schema
 
 MAX_SCHEMAS = 200_000
 MAX_DEPTH = 3_000
-_DRAFTS = {
-    "draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019, "2020-12": 2020,
-}  # fmt: skip
 
 
 class Place:
     """A schema at a pointer."""
 
-    __slots__ = ("pointer", "resource", "schema")
+    __slots__ = ("pointer", "resource", "schema", "scope")
 
-    def __init__(self, schema: Any, pointer: str, resource: str) -> None:
+    def __init__(self, schema: Any, pointer: str, resource: str, scope: tuple[str, ...] = ()) -> None:
         self.schema = schema
         self.pointer = pointer
         self.resource = resource  # pointer of the nearest enclosing schema with an `$id`
+        self.scope = scope  # resources with dynamic anchors on the way here, each once, the outermost first
 
     def __repr__(self) -> str:
         return f"Place({self.pointer!r})"
@@ -60,35 +63,39 @@ class SchemaDocument:
                 pointer="",
                 hint="pass a dict, or JSON text",
             )
+        self._resources = Resources(self.root, options.documents)
         # Without `$schema`: the newest draft, with the older spellings understood.
-        self.declared_draft = self._declared_draft()
+        self.declared_draft = declared_draft(self.root, "", self._resources.document)
         self.draft = self.declared_draft or LATEST
-        self._places: dict[str, Place] = {}
-        self._uris: dict[str, str] = {}  # absolute URI of each resource -> pointer
-        self._resource_uri: dict[str, str] = {"": ""}
-        self._anchors: dict[tuple[str, str], str] = {}
+        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._checked: set[str] = set()
         self._check(self.root, "", "")
-
-    def _declared_draft(self) -> int | None:
-        uri = self.root.get("$schema") if isinstance(self.root, dict) else None
-        if not isinstance(uri, str):
-            return None
-        draft = next((number for name, number in _DRAFTS.items() if name in uri), None)
-        if draft == 3:
-            raise UnsupportedSchemaError("draft-03 is not supported", pointer="/$schema", hint="move to a later draft")
-        return draft
 
     def knows(self, name: str) -> bool:
         """Whether a keyword means something in this document."""
-        return name in _ALL_SPELLINGS if self.declared_draft is None else known(name, self.draft) is not None
+        return keyword_in(name, self.declared_draft) is not None
 
-    def place(self, schema: Any, pointer: str, resource: str) -> Place:
-        found = self._places.get(pointer)
+    @property
+    def ignores_siblings(self) -> bool:
+        """Whether a `$ref` silences the keywords beside it, as drafts up to 7 say."""
+        return self.declared_draft is not None and self.draft <= 7
+
+    def place(self, schema: Any, pointer: str, resource: str, scope: tuple[str, ...] = ()) -> Place:
+        if pointer in self._resources.uri_of:
+            resource = pointer
+        if self._resources.is_dynamic(resource) and resource not in scope:
+            scope = (*scope, resource)
+        key = (pointer, scope)
+        found = self._places.get(key)
         if found is None:
-            if isinstance(schema, dict) and pointer and self._starts_resource(schema):
-                resource = pointer
-            found = self._places[pointer] = Place(schema, pointer, resource)
+            if len(self._places) > MAX_SCHEMAS:
+                raise GrammarLimitError(f"more than {MAX_SCHEMAS:,} schemas in one document", pointer=pointer)
+            found = self._places[key] = Place(schema, pointer, resource, scope)
         return found
+
+    def reached(self) -> Iterator[tuple[str, Any]]:
+        """All schemas that have been used, with their pointers."""
+        return ((place.pointer, place.schema) for place in self._places.values())
 
     def child(self, parent: Place, *path: str | int) -> Place:
         """The schema below a place, by keyword and name or index."""
@@ -97,30 +104,27 @@ class SchemaDocument:
         for step in path:
             schema = schema[step]
             pointer += "/" + (escape(step) if isinstance(step, str) else str(step))
-        return self.place(schema, pointer, parent.resource)
-
-    def _starts_resource(self, schema: dict[str, Any]) -> bool:
-        uri = schema.get("$id", schema.get("id") if self.draft == 4 else None)
-        return isinstance(uri, str) and not uri.startswith("#")
+        return self.place(schema, pointer, parent.resource, parent.scope)
 
     def _check(self, schema: Any, pointer: str, resource: str) -> None:
         """Check all schemas below a pointer, and note their identifiers."""
         todo = [(schema, pointer, resource, 0)]
-        count = 0
         while todo:
             schema, pointer, resource, depth = todo.pop()
-            count += 1
+            if pointer in self._checked:
+                continue
+            self._checked.add(pointer)
             if depth > MAX_DEPTH:
                 raise GrammarLimitError(f"schemas are nested more than {MAX_DEPTH:,} deep", pointer="")
-            if count > MAX_SCHEMAS:
+            if len(self._checked) > MAX_SCHEMAS:
                 raise GrammarLimitError(f"more than {MAX_SCHEMAS:,} schemas in one document", pointer=pointer)
             if isinstance(schema, bool):
                 continue
             resource = self._note_identifiers(schema, pointer, resource)
             for name, value in schema.items():
-                keyword = known(name, self.draft) if self.declared_draft else _ALL_SPELLINGS.get(name)
+                keyword = keyword_in(name, self.declared_draft)
                 if keyword is None:
-                    if self.options.strict_keywords and name not in _ALL_SPELLINGS:
+                    if self.options.strict_keywords and name not in ALL_SPELLINGS:
                         raise UnsupportedSchemaError(
                             f"unknown keyword {name!r}",
                             pointer=f"{pointer}/{escape(name)}",
@@ -132,59 +136,109 @@ class SchemaDocument:
                     raise SchemaError(
                         f"{name}: {problem}", pointer=f"{pointer}/{escape(name)}", hint=hint_for(keyword.value, value)
                     )
-                if "schema" in keyword.value or keyword.value == "dependencies":
+                if keyword.holds_schemas:
                     path = f"{pointer}/{escape(name)}"
-                    found = _subschemas(value, keyword.value)
+                    found = subschemas(value, keyword.value)
                     todo += ((sub, path + below, resource, depth + 1) for below, sub in found)
 
     def _note_identifiers(self, schema: dict[str, Any], pointer: str, resource: str) -> str:
-        uri = schema.get("$id", schema.get("id") if self.draft == 4 else None)
-        if isinstance(uri, str):
+        """Note the names of a schema; the resource that it is in."""
+        resources = self._resources
+        uri = schema.get("id" if self.draft == 4 else "$id", schema.get("$id"))
+        if isinstance(uri, str) and not ("$ref" in schema and self.ignores_siblings):
             if uri.startswith("#"):
-                self._anchors[resource, uri[1:]] = pointer
+                resources.note_anchor(resource, uri[1:], pointer)
             else:
-                absolute = urljoin(self._resource_uri[resource], uri).partition("#")[0]
+                self._refuse_other_draft(schema, pointer)
+                resources.open_resource(uri, pointer, resource)
                 resource = pointer
-                self._resource_uri[resource] = absolute
-                self._uris.setdefault(absolute, pointer)
-        for name in ("$anchor", "$dynamicAnchor"):
-            anchor = schema.get(name)
-            if isinstance(anchor, str):
-                self._anchors[resource, anchor] = pointer
+        anchor = schema.get("$anchor")
+        if isinstance(anchor, str) and self.knows("$anchor"):
+            resources.note_anchor(resource, anchor, pointer)
+        anchor = schema.get("$dynamicAnchor")
+        if isinstance(anchor, str) and self.knows("$dynamicAnchor"):
+            resources.note_anchor(resource, anchor, pointer)
+            resources.note_dynamic_anchor(resource, anchor, pointer)
+        if schema.get("$recursiveAnchor") is True and pointer == resource and self.knows("$recursiveAnchor"):
+            resources.note_dynamic_anchor(resource, RECURSIVE, pointer)
         return resource
 
-    def resolve(self, place: Place, reference: str) -> Place:
-        """Where a `$ref` leads.
+    def _refuse_other_draft(self, schema: Any, pointer: str) -> None:
+        draft = declared_draft(schema, pointer, self._resources.document)
+        if draft is not None and draft != self.draft:
+            raise UnsupportedSchemaError(
+                "one schema may not mix drafts", pointer=f"{pointer}/$schema", hint="give all of it the same $schema"
+            )
+
+    def targets(self, place: Place) -> Iterator[Place]:
+        """Where the references of a schema lead: `$ref`, `$dynamicRef` and `$recursiveRef`.
 
         Raises:
-            SchemaError: it dangles. UnsupportedSchemaError: it leaves the document.
+            SchemaError: one dangles. UnsupportedSchemaError: it leads to a document that nobody supplied.
         """
-        here = f"{place.pointer}/$ref"
+        schema = place.schema
+        if "$ref" in schema:
+            yield self.resolve(place, schema["$ref"])
+            if self.ignores_siblings:
+                return
+        for keyword in ("$dynamicRef", "$recursiveRef"):
+            if keyword in schema and self.knows(keyword):
+                yield self._resolve_dynamic(place, keyword)
+
+    def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
+        """Where a reference leads."""
+        here = f"{place.pointer}/{keyword}"
         uri, _, fragment = reference.partition("#")
-        resource = place.resource
-        if uri:
-            absolute = urljoin(self._resource_uri.get(resource, ""), uri)
-            if absolute not in self._uris:
-                raise UnsupportedSchemaError(
-                    f"{reference!r} is not in this document, and nothing is fetched",
-                    pointer=here,
-                    hint="put the schema under $defs",
-                )
-            resource = self._uris[absolute]
+        resource = self._resource(place.resource, uri, here) if uri else place.resource
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
-            anchor = self._anchors.get((resource, fragment))
+            anchor = self._resources.anchor(resource, fragment)
             if anchor is None:
                 raise SchemaError(f"there is no anchor {fragment!r}", pointer=here)
-            return self._at(anchor, resource, here)
-        return self._at(resource + fragment, resource, here)
+            return self._at(anchor, here, place.scope, resource)
+        return self._at(resource + fragment, here, place.scope, resource)
 
-    def _at(self, pointer: str, resource: str, here: str) -> Place:
-        found = self._places.get(pointer)
+    def _resolve_dynamic(self, place: Place, keyword: str) -> Place:
+        """The outermost resource on the way here that has the anchor, if the plain one is such."""
+        reference = place.schema[keyword]
+        target = self.resolve(place, reference, keyword)
+        name = RECURSIVE if keyword == "$recursiveRef" else unquote(reference.partition("#")[2])
+        resources = self._resources
+        if resources.dynamic_anchor(target.resource, name) != target.pointer:
+            return target
+        for resource in place.scope:
+            address = resources.dynamic_anchor(resource, name)
+            if address is not None:
+                return self._at(address, f"{place.pointer}/{keyword}", place.scope, resource)
+        return target
+
+    def _resource(self, base: str, uri: str, here: str) -> str:
+        """The resource that a URI means; reads a further document if need be."""
+        absolute = self._resources.absolute(base, uri)
+        found = self._resources.address(absolute)
         if found is not None:
             return found
-        schema: Any = self.root
-        for segment in pointer.split("/")[1:]:
+        contents = self._resources.document(absolute)
+        if contents is None:
+            raise UnsupportedSchemaError(
+                f"{uri!r} is not in this document, and nothing is fetched",
+                pointer=here,
+                hint="put the schema under $defs, or supply it: documents={uri: schema}",
+            )
+        root = parse_schema(contents) if isinstance(contents, str) else contents
+        if not isinstance(root, dict | bool):
+            raise SchemaError(f"the document {absolute!r} is no schema", pointer=here)
+        address = self._resources.open_document(absolute, root)
+        self._refuse_other_draft(root, address)
+        self._check(root, address, address)
+        return address
+
+    def _at(self, pointer: str, here: str, scope: tuple[str, ...], resource: str) -> Place:
+        found = self._places.get((pointer, scope))
+        if found is not None:
+            return found
+        walked, schema, segments = self._resources.start_of(pointer)
+        for segment in segments:
             name = segment.replace("~1", "/").replace("~0", "~")
             if isinstance(schema, dict) and name in schema:
                 schema = schema[name]
@@ -192,13 +246,17 @@ class SchemaDocument:
                 schema = schema[int(name)]
             else:
                 raise SchemaError(f"the reference leads nowhere: there is no {pointer}", pointer=here)
+            walked += "/" + segment
+            if walked in self._resources.uri_of:
+                resource = walked
         if not isinstance(schema, dict | bool):
             raise SchemaError(f"the reference leads to no schema: {pointer}", pointer=here)
         self._check(schema, pointer, resource)  # it may lie where no keyword is
-        return self.place(schema, pointer, resource)
+        return self.place(schema, pointer, resource, scope)
 
 
-def _subschemas(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
+def subschemas(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
+    """The schemas in a keyword's value, each with the pointer from there to it; `kind` as in `Keyword.value`."""
     if isinstance(value, list):
         for index, one in enumerate(value):
             yield f"/{index}", one
@@ -208,36 +266,3 @@ def _subschemas(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
                 yield f"/{escape(name)}", one
     else:
         yield "", value
-
-
-def parse_schema(text: str) -> Any:
-    """JSON text with exact numbers.
-
-    Raises:
-        SchemaError: it is not JSON.
-    """
-
-    def refuse(name: str) -> Any:
-        raise SchemaError(f"{name} is no JSON number", pointer="")
-
-    try:
-        return json.loads(text, parse_float=Decimal, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise SchemaError(
-            f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}", pointer="", position=error.pos
-        ) from error
-    except GrammarError:
-        raise
-    except ValueError as error:  # Python's limit for the digits of an integer
-        raise GrammarLimitError("a number of too many digits", pointer="", hint="use a smaller number") from error
-    except RecursionError:
-        raise GrammarLimitError("the schema is nested too deeply", pointer="") from None
-
-
-def _spellings() -> dict[str, Any]:
-    from structgen.grammar.json_schema.keywords import KEYWORDS
-
-    return {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}
-
-
-_ALL_SPELLINGS = _spellings()

@@ -1,6 +1,8 @@
 """Every keyword of drafts 4 to 2020-12: where it exists, what its value must be, and whether it is enforced.
 
-One table, used to check schemas, to refuse what is not enforced, and to write the documentation.
+One table, used to check schemas, to refuse what is not enforced, to report, and to write the documentation: after a
+change here or in `formats.py`, `python -m structgen.grammar.json_schema.keyword_table` writes the tables in
+`grammar/README.md` anew (a test fails while they are stale).
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ class Keyword:
     since: int = 4
     until: int = LATEST
     hint: str = ""
+
+    @property
+    def holds_schemas(self) -> bool:
+        """Whether there are schemas in its value."""
+        return "schema" in self.value or self.value == "dependencies"
 
 
 def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
@@ -57,6 +64,8 @@ KEYWORDS: Mapping[str, Keyword] = {
     "anyOf": Keyword("enforced", "schemas"),
     "oneOf": Keyword("enforced", "schemas"),
     "$ref": Keyword("enforced", "string"),
+    "$dynamicRef": Keyword("enforced", "string", 2020),
+    "$recursiveRef": Keyword("enforced", "string", 2019, 2019),
     "$defs": Keyword("structure", "schema map"),
     "definitions": Keyword("structure", "schema map"),
     "$schema": Keyword("structure", "string"),
@@ -94,9 +103,22 @@ KEYWORDS: Mapping[str, Keyword] = {
     "maxContains": _refused("count", 2019),
     "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
     "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
-    "$dynamicRef": _refused("string", 2020, hint="use $ref"),
-    "$recursiveRef": _refused("string", 2019, 2019, hint="use $ref"),
 }
+
+# Where no draft is declared, all but `id` are understood: there it is rather the name of a member.
+ALL_SPELLINGS: Mapping[str, Keyword] = {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}
+DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12"}
+
+_BY_TYPE = {
+    "number": "multipleOf minimum maximum exclusiveMinimum exclusiveMaximum",
+    "string": "minLength maxLength pattern format contentMediaType contentEncoding contentSchema",
+    "array": "items prefixItems additionalItems minItems maxItems uniqueItems contains minContains maxContains "
+    "unevaluatedItems",
+    "object": "properties patternProperties additionalProperties required propertyNames minProperties maxProperties "
+    "dependencies dependentRequired dependentSchemas unevaluatedProperties",
+}
+# The type that a keyword speaks of; about values of other types it says nothing.
+APPLIES_TO: Mapping[str, str] = {name: kind for kind, names in _BY_TYPE.items() for name in names.split()}
 
 # Refused keywords with values that assert nothing.
 HARMLESS: Mapping[str, Any] = {
@@ -121,6 +143,11 @@ def known(name: str, draft: int) -> Keyword | None:
     """The keyword in a draft; None when that draft does not have it."""
     keyword = KEYWORDS.get(name)
     return keyword if keyword is not None and keyword.since <= draft <= keyword.until else None
+
+
+def keyword_in(name: str, declared_draft: int | None) -> Keyword | None:
+    """The keyword in a schema of that declared draft; None when it is none there."""
+    return ALL_SPELLINGS.get(name) if declared_draft is None else known(name, declared_draft)
 
 
 def asserts_nothing(name: str, schema: Mapping[str, Any]) -> bool:

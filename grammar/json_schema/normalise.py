@@ -78,16 +78,13 @@ class Normaliser:
 
     def _combine(self, place: Place) -> Shapes:
         document, schema = self._document, place.schema
-        if isinstance(schema, dict) and "$ref" in schema:
-            target = document.resolve(place, schema["$ref"])
-            # Up to draft-07 the siblings of $ref are ignored, as those drafts say.
-            if document.declared_draft is not None and document.draft <= 7:
-                return self._expand(target)
-            shapes = self._product((own_shape(document, place),), self._expand(target), place)
-        else:
-            shapes = (own_shape(document, place),)
         if not isinstance(schema, dict):
-            return shapes
+            return (own_shape(document, place),)
+        if "$ref" in schema and document.ignores_siblings:
+            return self._expand(document.resolve(place, schema["$ref"]))
+        shapes: Shapes = (own_shape(document, place),)
+        for target in document.targets(place):
+            shapes = self._product(shapes, self._expand(target), place)
         for index in range(len(schema.get("allOf", ()))):
             shapes = self._product(shapes, self._expand(document.child(place, "allOf", index)), place)
         if "oneOf" in schema:

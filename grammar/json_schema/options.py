@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -22,6 +22,8 @@ class JsonOptions:
         unknown_format: "annotate" or "refuse" formats that no draft knows.
         strict_keywords: refuse keywords that no draft knows.
         integers_as: spell integers as "1", or accept "1 or 1.0".
+        documents: other schemas that `$ref` may lead to, by URI; each a dict, a bool or JSON text. Metaschemas are
+            known. Nothing is fetched.
     """
 
     property_order: Literal["schema", "any"] = "schema"
@@ -30,6 +32,7 @@ class JsonOptions:
     unknown_format: Literal["annotate", "refuse"] = "annotate"
     strict_keywords: bool = False
     integers_as: Literal["1", "1 or 1.0"] = "1"
+    documents: Mapping[str, Any] | None = field(default=None, hash=False, compare=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> JsonOptions:
@@ -40,9 +43,14 @@ class JsonOptions:
         """
         allowed = _allowed_values()
         for name, value in given.items():
+            if name == "documents":
+                _check_documents(value)
+                continue
             if name not in allowed:
-                raise SchemaError(f"unknown option {name!r}", hint=f"known options: {', '.join(allowed)}")
-            if value not in allowed[name]:
+                raise SchemaError(
+                    f"unknown option {name!r}", hint=f"known options: {', '.join((*allowed, 'documents'))}"
+                )
+            if not any(type(value) is type(one) and value == one for one in allowed[name]):
                 raise SchemaError(f"{name} is {value!r}", hint=f"one of {', '.join(map(repr, allowed[name]))}")
         return cls(**given)
 
@@ -51,4 +59,10 @@ class JsonOptions:
 def _allowed_values() -> dict[str, tuple[Any, ...]]:
     """From the types of the fields, so that each value is written once."""
     hints = get_type_hints(JsonOptions)
-    return {field.name: get_args(hints[field.name]) or (True, False) for field in fields(JsonOptions)}
+    names = [one.name for one in fields(JsonOptions) if one.name != "documents"]
+    return {name: get_args(hints[name]) or (True, False) for name in names}
+
+
+def _check_documents(given: Any) -> None:
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(uri, str) for uri in given)):
+        raise SchemaError("documents is no mapping from URIs to schemas", hint="documents={'https://...': {...}}")

@@ -53,8 +53,12 @@ def type_of(value: Any) -> str:
     return "object" if isinstance(value, dict) else "array"
 
 
-def scalar_spellings(value: Any, *, whole: bool = False) -> list[bytes]:
-    """How a scalar may be written: as the schema spells it, and as an integer where it is one; `whole`: only so."""
+def scalar_spellings(value: Any, *, whole: bool = False, fraction: bool = False) -> list[bytes]:
+    """How a scalar may be written: as the schema spells it, and as an integer where it is one.
+
+    Args:
+        whole: integers only as such. fraction: integers also as 1.0.
+    """
     if value is None:
         return [b"null"]
     if isinstance(value, bool):
@@ -64,5 +68,5 @@ def scalar_spellings(value: Any, *, whole: bool = False) -> list[bytes]:
     number = exact(value)
     spellings = set() if whole else {str(value).encode()}
     if number == number.to_integral_value() and number.adjusted() < 300:
-        spellings.add(str(int(number)).encode())
+        spellings |= {f"{int(number)}{end}".encode() for end in (("", ".0") if fraction else ("",))}
     return sorted(spellings)
