@@ -44,7 +44,7 @@ from structgen.grammar.tables import (
 )
 from structgen.grammar.vocabulary import Vocabulary
 
-BYTES_PER_STEP = 200  # a dictionary entry with its key tuple, measured
+BYTES_PER_STEP = 150  # a dictionary entry with its two numbers, measured
 
 
 class Mask(NamedTuple):
@@ -83,6 +83,7 @@ class Automaton:
                 "the vocabulary has no tokens for anything that matches",
                 hint="use characters that this tokenizer can spell",
             )
+        self._width = len(vocabulary.tokens)
         self._fresh_tables()
 
     def renewed(self) -> Automaton:
@@ -102,8 +103,7 @@ class Automaton:
     def _fresh_tables(self) -> None:
         self._use(new_tables(self.program, self._distance, self.vocabulary.trie.height))
         self.masks: dict[int, Mask] = {}
-        self._steps: dict[tuple[int, int], int] = {}
-        self._key_steps: set[tuple[int, int]] = set()
+        self._steps: dict[int, int] = {}  # by configuration * width + token
         self.start = self._retry(lambda: entries.start_config(self._handle.address, self.program.start))
 
     def _use(self, tables: Tables) -> None:
@@ -130,36 +130,35 @@ class Automaton:
             )
         self._use(grown(self.tables))
 
-    def after_token(self, config: int, token: int) -> int:
-        """The configuration after a token's bytes; DEAD when it is refused."""
-        key = (config, token)
+    def step(self, config: int, token: int) -> int:
+        """Where a token's bytes lead, remembered: a configuration, with ENDED_KEY added when they end a key that was
+        not declared; DEAD when the token is refused."""
+        key = config * self._width + token
         known = self._steps.get(key)
         if known is None:
+            if not 0 <= token < self._width or self.vocabulary.tokens[token] is None:
+                return DEAD
             known = self._steps[key] = self._compute_step(config, token)
         return known
 
     def _compute_step(self, config: int, token: int) -> int:
-        if not 0 <= token < len(self.vocabulary.tokens) or self.vocabulary.tokens[token] is None:
-            return DEAD
         shared = self.vocabulary.mask_handle.address
         handle = self._handle  # keeps these tables alive when another thread makes larger ones
-        following = entries.follow_token(handle.address, shared, config, token)
+        following = int(entries.follow_token(handle.address, shared, config, token))
         if following == UNKNOWN:
             with self._lock:
                 before = self.tables.meta[KEY_ENDS]
-                following = self._retry(lambda: entries.advance_token(self._handle.address, shared, config, token))
+                following = int(self._retry(lambda: entries.advance_token(self._handle.address, shared, config, token)))
                 if self.tables.meta[KEY_ENDS] != before and following >= 0:
                     following += ENDED_KEY
-        if following >= ENDED_KEY:
-            following -= ENDED_KEY
-            self._key_steps.add((config, token))
-        if following >= 0 and self.tables.config[following, NEEDED] >= INFINITE:
+        if following >= 0 and self.tables.config[following % ENDED_KEY, NEEDED] >= INFINITE:
             return DEAD
         return following
 
-    def ends_key(self, config: int, token: int) -> bool:
-        """Whether a token that `after_token` has allowed ends a key that was not declared."""
-        return (config, token) in self._key_steps
+    def after_token(self, config: int, token: int) -> int:
+        """The configuration after a token's bytes; DEAD when it is refused."""
+        following = self.step(config, token)
+        return following % ENDED_KEY if following >= 0 else following
 
     def after_bytes(self, config: int, text: bytes) -> int:
         """The configuration after any bytes; DEAD when they do not fit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from structgen.grammar.configuration import ENDED_KEY
 from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.ops import DETOUR
 from structgen.grammar.seen_keys import seen_keys
@@ -90,10 +91,13 @@ class Matcher:
         if self.is_terminated:
             row[:] = 0
         elif budget is None:
-            known = automaton.masks.get(config)
-            row[:] = known.bits if known is not None else automaton.mask(config).bits
-            if known is None or known.ends_key:
-                self._forbid_repeated_keys(row, automaton.mask(config))
+            mask = automaton.masks.get(config)
+            if mask is None:
+                mask = automaton.mask(config)
+                self._compiled.keep_within_bounds()
+            row[:] = mask.bits
+            if mask.ends_key:
+                self._forbid_repeated_keys(row, mask)
         else:
             mask = automaton.mask_within(config, budget)
             row[:] = mask.bits
@@ -103,7 +107,7 @@ class Matcher:
                 mask = automaton.mask_within(config, budget + DETOUR - 1)
                 row[:] = mask.bits
                 self._forbid_repeated_keys(row, mask, also_spelled=True)
-        self._compiled.keep_within_bounds()
+            self._compiled.keep_within_bounds()
 
     def fill_known_mask(self, row: Array) -> bool:
         """`fill_mask` where it is a mere copy; False, and nothing done, where there is something to compute."""
@@ -123,16 +127,17 @@ class Matcher:
         if self.is_terminated:
             return False
         automaton, config = self._here()
-        if token_id in self._compiled.vocabulary.eos_token_ids:
+        if token_id in automaton.vocabulary.eos_token_ids:
             if not automaton.is_final(config):
                 return False
             self._tokens.append(token_id)
             self.is_terminated = True
             return True
-        following = automaton.after_token(config, token_id)
+        following = automaton.step(config, token_id)
         if following < 0:
             return False
-        if automaton.ends_key(config, token_id):
+        if following >= ENDED_KEY:
+            following -= ENDED_KEY
             if self._may_repeat(token_id) and self._keys_so_far().would_repeat(token_id):
                 return False
             self._keys_at.append(len(self._tokens))

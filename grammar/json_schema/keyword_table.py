@@ -1,8 +1,8 @@
 """The table of keywords in `grammar/README.md`, written from the code.
 
 `python -m structgen.grammar.json_schema.keyword_table [CORPUS]` writes it anew: statuses from `keywords.py` and
-`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line). A share says in how many of them the
-keyword is used at least once. Without the corpus, the shares that stand in the file are kept.
+`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line). A share says in how many of them
+the keyword is used at least once. Without the corpus, the shares that stand in the file are kept.
 """
 
 from __future__ import annotations
