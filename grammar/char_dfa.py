@@ -112,8 +112,8 @@ def explore(
         rows.append(tuple(row))
         if len(order) > MAX_DFA_STATES or len(order) * len(classes) > MAX_WORK:
             raise GrammarLimitError(
-                f"the constraints on a string need more than {MAX_DFA_STATES:,} states together",
-                hint="use smaller counts, or fewer constraints on one string",
+                f"the constraints on one value need more than {MAX_DFA_STATES:,} states together",
+                hint="use smaller counts, or fewer constraints on one value",
             )
     accepting = frozenset(i for i, state in enumerate(order) if accepts(state))
     return minimised(trimmed(CharDFA(classes, tuple(rows), accepting)))

@@ -25,7 +25,7 @@ from structgen.grammar.json_schema.shapes import (
 from structgen.grammar.json_schema.values import exact, json_key
 from structgen.grammar.regex_tree import MAX_COUNT
 
-_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
 _ARRAY = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
 _OBJECT = frozenset({"properties", "required", "additionalProperties", "patternProperties"})
@@ -96,6 +96,9 @@ def _number(place: Place, types: frozenset[str] | None, whole: bool) -> NumberRa
         numbers = numbers.meet(NumberRange(low=below, low_open=True))
     if above is not None:
         numbers = numbers.meet(NumberRange(high=above, high_open=True))
+    multiple_of = _bound(place, "multipleOf")
+    if multiple_of is not None:
+        numbers = numbers.meet(NumberRange(multiple_of=multiple_of))
     return None if numbers.is_empty else numbers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsatisfiableError
 from structgen.grammar.json_schema.containers import Containers
 from structgen.grammar.json_schema.document import Place, SchemaDocument
 from structgen.grammar.json_schema.layout import MAX_PRETTY_DEPTH, Layout
@@ -63,8 +63,7 @@ class _SchemaCompiler:
         while self._todo:
             state, conjunction, depth = self._todo.pop()
             self._current = state
-            places = self._alternatives(conjunction, depth)
-            self._builder.set_split(state, places)
+            self._builder.set_split(state, self._placed(state, conjunction, depth))
         program = self._builder.finish(start)
         self._refuse_unsatisfiable(program)
         return program
@@ -79,6 +78,14 @@ class _SchemaCompiler:
             self._todo.append((state, conjunction, depth))
         self._callers.setdefault(self._current, []).append(state)
         return state
+
+    def _placed(self, state: int, conjunction: Conjunction, depth: int) -> list[int]:
+        try:
+            return self._alternatives(conjunction, depth)
+        except GrammarError as error:
+            if error.pointer is None:
+                error.pointer = self._pointers[state]
+            raise
 
     def _alternatives(self, conjunction: Conjunction, depth: int) -> list[int]:
         places: dict[int, None] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from structgen.grammar.errors import GrammarLimitError
-from structgen.grammar.json_number import number_dfa
 from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape, TextShape, conjoin
 from structgen.grammar.json_schema.text import text_dfa
@@ -26,7 +25,7 @@ def are_disjoint(one: Shape, other: Shape, expand: Expand, depth: int = 0) -> bo
         return not any(_fits_kind(both, value) for value in both.values)
     if both.null or both.boolean:
         return False
-    if both.number is not None and not number_dfa(both.number).is_empty:
+    if both.number is not None and not both.number.is_empty:
         return False
     if both.text is not None and not _is_empty_text(both.text):
         return False

@@ -7,10 +7,11 @@ from collections.abc import Hashable, Iterable
 from structgen.grammar.byte_trie import literal_alternatives
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.charset import ANY
-from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange, number_dfa, number_length
+from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange
 from structgen.grammar.json_schema.shapes import Shape, TextShape
 from structgen.grammar.json_schema.text import single_tree, text_dfa
 from structgen.grammar.json_string import canonical, counted_text, quoted
+from structgen.grammar.number_automaton import number_dfa, number_length
 from structgen.grammar.program import Interior, ProgramBuilder
 from structgen.grammar.regex_program import place_dfa, place_limited, place_tree, raw
 from structgen.grammar.regex_syntax import parse_regex
