@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError
+from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsatisfiableError
 from structgen.grammar.json_schema.containers import Containers
 from structgen.grammar.json_schema.document import Place, SchemaDocument
 from structgen.grammar.json_schema.layout import MAX_PRETTY_DEPTH, Layout
@@ -59,7 +59,12 @@ class _SchemaCompiler:
         while self._todo:
             state, conjunction, depth = self._todo.pop()
             self._current = state
-            places = self._alternatives(conjunction, depth)
+            try:
+                places = self._alternatives(conjunction, depth)
+            except GrammarError as error:
+                if error.pointer is None:
+                    error.pointer = self._pointers[state]
+                raise
             self._builder.set_split(state, places)
         program = self._builder.finish(start)
         self._refuse_unsatisfiable(program)

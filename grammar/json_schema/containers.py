@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from structgen.grammar.errors import UnsupportedSchemaError
 from structgen.grammar.json_schema.layout import Layout
 from structgen.grammar.json_schema.names import listed_names, parts_of_names, refuse_dead_ends
 from structgen.grammar.json_schema.scalars import Scalars
@@ -13,6 +14,11 @@ from structgen.grammar.json_string import quoted
 from structgen.grammar.program import ProgramBuilder
 
 RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
+
+
+def _refuse(asserted: bool, name: str) -> None:
+    if asserted:
+        raise UnsupportedSchemaError(f"{name} is not enforced yet", hint="leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class Containers:
 
     def array(self, shape: ArrayShape, depth: int) -> int:
         """A rule for an array; `depth` is that of its items."""
+        _refuse(shape.unique, "uniqueItems")
+        _refuse(bool(shape.contains), "contains")
+        if shape.most is not None and shape.most < shape.least:
+            return self.builder.fail
         builder, layout = self.builder, self.layout
         close = layout.close(depth, b"]", builder.accept)
         empty = builder.literal(b"]", builder.accept)
@@ -59,6 +69,9 @@ class Containers:
 
     def object(self, shape: ObjectShape, depth: int) -> int:
         """A rule for an object; `depth` is that of its members."""
+        _refuse(bool(shape.names), "propertyNames")
+        _refuse(shape.least > 0, "minProperties")
+        _refuse(shape.most is not None, "maxProperties")
         shape = self._with_listed_names(shape)
         return self._in_any_order(shape, depth) if self.any_order else self._in_order(shape, depth)
 
