@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.frames import all_required_seen, object_below, push, with_member
+from structgen.grammar.frames import (
+    may_close,
+    missing_members,
+    object_below,
+    push,
+    required_index,
+    with_member,
+    with_other,
+)
 from structgen.grammar.numba_cache import lean, lean_inline
 from structgen.grammar.ops import (
     BYTE,
@@ -109,13 +117,22 @@ def _return(tables: Tables, top: int, stack: int) -> int:
 
 @lean
 def _choose(tables: Tables, top: int, state: int, stack: int) -> int:
-    object_ = object_below(tables, stack)
+    object_ = tables.stack[object_below(tables, stack), RETURN_TO]
     offset = tables.code[state, 1]
+    limited = tables.code[object_, 3] > 0
+    required, room = 0, INFINITE
+    if limited:
+        required, room = missing_members(tables, object_, stack)
     for index in range(tables.code[state, 2]):
         member, start = tables.edges[offset + 2 * index], tables.edges[offset + 2 * index + 1]
         if tables.distance[start, IN_BYTES] >= INFINITE:
             continue
-        after = stack if member < 0 else with_member(tables, stack, object_, member)
+        if room <= required and (member < 0 or required_index(tables, object_, member) < 0):
+            continue
+        if member >= 0:
+            after = with_member(tables, stack, object_, member)
+        else:
+            after = with_other(tables, stack, object_) if limited else stack
         if after >= 0:
             top = offer(tables, top, start, after)
     return top
@@ -148,10 +165,8 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
     elif op == KEY_END:
         tables.meta[KEY_ENDS] += 1
         top = offer(tables, top, b, stack)
-    elif op == CLOSE and all_required_seen(tables, stack, a):
-        while tables.stack[stack, COUNT] != -1:
-            stack = tables.stack[stack, PARENT]
-        top = offer(tables, top, b, tables.stack[stack, PARENT])
+    elif op == CLOSE and may_close(tables, stack, a):
+        top = offer(tables, top, b, tables.stack[object_below(tables, stack), PARENT])
     return top
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from structgen.grammar.frames import saturate, text_cost
+from structgen.grammar.frames import detour_cost, saturate, text_cost
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.ops import (
     BYTE,
@@ -22,8 +22,11 @@ from structgen.grammar.ops import (
     CLOSE,
     DETOUR,
     EXCEPT,
+    FILLERS,
     FIRST,
+    FIRST_FILLER,
     KEY_END,
+    LEAST_MEMBERS,
     LENGTHS,
     LOOP,
     OBJECT,
@@ -110,6 +113,26 @@ def _cheapest_edge(
 
 
 @jit
+def _fillers_cost(edges: Array, distance: Array, unit: int, limits: int, required: int, after: int) -> int:
+    """What the members beside the required ones add that an object must have: the cheapest, as `frames.fill_cost`."""
+    missing, cost = edges[limits + LEAST_MEMBERS] - required, np.int64(0)
+    last, last_index = np.int64(-1), -1
+    while missing > 0:
+        best, best_index = np.int64(INFINITE), -1
+        for index in range(edges[limits + FILLERS]):
+            own = np.int64(detour_cost(distance, unit, edges[limits + FIRST_FILLER + 2 * index + 1], after))
+            if own < best and (own > last or (own == last and index > last_index)):
+                best, best_index = own, index
+        if best_index < 0:
+            return INFINITE
+        times = missing if edges[limits + FIRST_FILLER + 2 * best_index] < 0 else 1
+        cost += times * best
+        missing -= times
+        last, last_index = best, best_index
+    return saturate(cost)
+
+
+@jit
 def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: int, state: int) -> int:
     op, a, b = code[state, 0], code[state, 1], code[state, 2]
     best = np.int64(INFINITE)
@@ -135,11 +158,14 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
     elif op == OBJECT:
         # With required members the object ends behind a member, not right behind its bracket.
         best = np.int64(
-            max(distance[edges[a], unit], distance[edges[a + 1], unit]) if b > 0 else distance[edges[a], unit]
+            max(distance[edges[a], unit], distance[edges[a + 1], unit])
+            if b > 0 or code[state, 3] > 0
+            else distance[edges[a], unit]
         )
         for index in range(b):
-            start, after = np.int64(distance[edges[a + 3 + 2 * index], unit]), np.int64(distance[edges[a + 1], unit])
-            best += max(start - after, 0) + 1 if start < INFINITE and after < INFINITE else INFINITE
+            best += np.int64(detour_cost(distance, unit, edges[a + 3 + 2 * index], edges[a + 1]))
+        if code[state, 3] > 0:
+            best += np.int64(_fillers_cost(edges, distance, unit, code[state, 3], b, edges[a + 1]))
     elif op == TEXT:
         best = np.int64(text_cost(code, edges, distance, unit, state, 0))
     elif op == CHOOSE:

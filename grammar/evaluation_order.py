@@ -12,7 +12,9 @@ from structgen.grammar.ops import (
     CLOSE,
     EXCEPT,
     EXIT,
+    FILLERS,
     FIRST,
+    FIRST_FILLER,
     KEY_END,
     LENGTHS,
     LOOP,
@@ -55,7 +57,10 @@ def _dependency(code: Array, edges: Array, state: int, index: int) -> int:
     if op == OBJECT:
         if index < 2:
             return edges[a + index]
-        return edges[a + 2 * index - 1] if index < b + 2 else -1
+        if index < b + 2 or c == 0:
+            return edges[a + 2 * index - 1] if index < b + 2 else -1
+        filler = index - b - 2
+        return edges[c + FIRST_FILLER + 2 * filler + 1] if filler < edges[c + FILLERS] else -1
     if op == EXCEPT:
         return edges[a + 2 * index + 1] if index < b else _dependency_of_default(code, edges, c, index - b)
     if op == TEXT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from structgen.grammar.program import Interior, Op, TextField
+from structgen.grammar.program import Interior, LimitField, Op, TextField
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
@@ -14,6 +14,9 @@ KEY, CANONICAL, BLANK = int(Interior.KEY), int(Interior.CANONICAL), int(Interior
 EXIT, LEAST, MOST, WIDTH = int(TextField.EXIT), int(TextField.LEAST), int(TextField.MOST), int(TextField.WIDTH)
 LENGTHS, PERIOD, TARGETS = int(TextField.LENGTHS), int(TextField.PERIOD), int(TextField.TARGETS)
 FIRST = int(TextField.FIRST)
+
+LEAST_MEMBERS, MOST_MEMBERS = int(LimitField.LEAST_MEMBERS), int(LimitField.MOST_MEMBERS)
+FILLERS, FIRST_FILLER = int(LimitField.FILLERS), int(LimitField.FIRST_FILLER)
 
 # The count of a frame that a CALL pushed: where it returns to may itself be a LOOP or an OBJECT.
 CALLED = -2

@@ -10,16 +10,17 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
     RETURN  pops; with an empty stack the whole word is accepted
     LOOP    a = offset into edges of [body, exit], b = min, c = max (-1: none): repeats the body, which ends in
             RETURN, between min and max times. Counts live in the frame, so `a{1,5000}` costs five states.
-    OBJECT  a = offset into edges of [choose, after, (member, first state) of each required member], b = how many
-            pushes the frame (OBJECT, -1): the members seen so far will be frames above it; `after` is where
-            every member ends
+    OBJECT  a = offset into edges of [choose, after, (member, first state) of each required member], b = how many,
+            c = offset into edges of `LimitField`s where the number of members is limited, else 0.
+            Pushes the frame (OBJECT, -1): the members seen so far will be frames above it; `after` is where
+            every member ends. With limits, n members of number -1 make it the frame (OBJECT, -2 - n)
     CHOOSE  a = offset into edges, b = number of (member, first state) pairs: each member that was not seen yet
             is marked as seen and entered; member -1 may come any number of times
     EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = the BYTE or RANGES state that reads all others
     TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
             length. A frame (TEXT, n) says: the character being read is number n and leads to this state
     KEY_END goes to b; configurations behind it are marked, since a key that was not declared has just ended
-    CLOSE   goes to b when all required members were seen, and forgets them; a = the OBJECT state
+    CLOSE   goes to b when all required members were seen, and enough of all, and forgets them; a = the OBJECT state
 
 A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
 """
@@ -72,6 +73,15 @@ class TextField(IntEnum):
     PERIOD = 5
     TARGETS = 6
     FIRST = 7
+
+
+class LimitField(IntEnum):
+    """How many members an object must have: these fields, then (member, first state) of those not required."""
+
+    LEAST_MEMBERS = 0
+    MOST_MEMBERS = 1  # -1: none
+    FILLERS = 2  # how many pairs follow
+    FIRST_FILLER = 3
 
 
 class Interior(IntEnum):
@@ -171,9 +181,22 @@ class ProgramBuilder:
     def set_loop(self, state: int, body: int, exit_: int, least: int, most: int | None) -> None:
         self._set(state, Op.LOOP, self._add_edges((body, exit_)), least, -1 if most is None else most)
 
-    def set_object(self, state: int, choose: int, after: int, required: Sequence[tuple[int, int]]) -> None:
+    def set_object(
+        self,
+        state: int,
+        choose: int,
+        after: int,
+        required: Sequence[tuple[int, int]],
+        limits: tuple[int, int | None] | None = None,
+        optional: Sequence[tuple[int, int]] = (),
+    ) -> None:
         flat = [number for pair in required for number in pair]
-        self._set(state, Op.OBJECT, self._add_edges([choose, after, *flat]), len(required))
+        offset, limited = self._add_edges([choose, after, *flat]), 0
+        if limits is not None:
+            least, most = limits
+            flat = [number for pair in optional for number in pair]
+            limited = self._add_edges([least, -1 if most is None else most, len(optional), *flat])
+        self._set(state, Op.OBJECT, offset, len(required), limited)
 
     def set_choose(self, state: int, members: Sequence[tuple[int, int]]) -> None:
         flat = [number for pair in members for number in pair]

@@ -11,13 +11,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from structgen.grammar.program import Op, Program, TextField
+from structgen.grammar.program import LimitField, Op, Program, TextField
 from structgen.grammar.vocabulary import Vocabulary
 
 Stack = tuple[Any, ...]  # () is empty; else (return state, count, stack below)
 Pairs = frozenset[tuple[int, Stack]]
 
-OPENED, CALLED = -1, -2  # counts of the frames that OBJECT and CALL push
+# Counts of the frames that OBJECT and CALL push; with n other members, an object's frame counts OPENED - 2 * n.
+OPENED, CALLED = -1, -2
 
 _PIECE = re.compile(rb'"((?:[^"\\]|\\.)*)("|\\?\Z)|[{}\[\],]', re.DOTALL)
 
@@ -82,6 +83,16 @@ class Reader:
     def required(self, object_: int) -> list[tuple[int, ...]]:
         return self.groups(object_, 2, skip=2)
 
+    def limits(self, object_: int) -> tuple[int, float, list[tuple[int, ...]]]:
+        """The least and the most members of an object, and those that may be chosen freely."""
+        at = self.code[object_][3]
+        if at == 0:
+            return 0, float("inf"), []
+        least, most, count = self.edges[at : at + LimitField.FIRST_FILLER]
+        first = at + LimitField.FIRST_FILLER
+        fillers = [tuple(self.edges[i : i + 2]) for i in range(first, first + 2 * count, 2)]
+        return least, float("inf") if most < 0 else most, fillers
+
 
 class Liveness:
     """Which states can reach the RETURN of their frame with given single bytes and, along literals, given words."""
@@ -138,7 +149,13 @@ class Liveness:
     def _members_live(self, object_: int) -> bool:
         required = self._reader.required(object_)
         after = self._reader.edges[self._reader.code[object_][1] + 1]
-        return not required or (self.alive[after] and all(self.alive[start] for _, start in required))
+        least, _, fillers = self._reader.limits(object_)
+        missing = least - len(required)
+        if not required and missing <= 0:
+            return True
+        free = [member for member, start in fillers if self.alive[start]]
+        enough = missing <= 0 or -1 in free or len(free) >= missing
+        return enough and self.alive[after] and all(self.alive[start] for _, start in required)
 
     def _spelled(self, state: int) -> bool:
         """Whether a word of several bytes leads along BYTE states to a live one."""
@@ -165,7 +182,7 @@ class Liveness:
             elif self._reader.code[ret][0] == Op.TEXT:
                 fine = self._text_lives(ret, count)
             else:
-                fine = count != OPENED or self._members_live(ret)
+                fine = count >= 0 or self._members_live(ret)
             if not fine:
                 return False
         return True
@@ -174,10 +191,15 @@ class Liveness:
 def _members(stack: Stack) -> tuple[list[int], Stack]:
     """The members seen so far of the object on top of the stack, and its own frame."""
     seen = []
-    while stack[1] != OPENED:
+    while stack[1] >= 0:
         seen.append(stack[1])
         stack = stack[2]
     return seen, stack
+
+
+def _others(frame: Stack) -> int:
+    """How many other members the frame of an object has counted."""
+    return int(OPENED - frame[1]) // 2
 
 
 class ReferenceMatcher:
@@ -281,7 +303,8 @@ class ReferenceMatcher:
             return self._chosen(state, stack)
         if op == Op.CLOSE:
             seen, frame = _members(stack)
-            return [(b, frame[2])] if {member for member, _ in reader.required(a)} <= set(seen) else []
+            enough = len(seen) + _others(frame) >= reader.limits(a)[0]
+            return [(b, frame[2])] if enough and {member for member, _ in reader.required(a)} <= set(seen) else []
         return []
 
     def _returned(self, ret: int, count: int, below: Stack) -> list[tuple[int, Stack]]:
@@ -311,13 +334,18 @@ class ReferenceMatcher:
 
     def _chosen(self, state: int, stack: Stack) -> list[tuple[int, Stack]]:
         seen, frame = _members(stack)
+        required = {member for member, _ in self._reader.required(frame[0])}
+        least, most, _ = self._reader.limits(frame[0])
         following = []
         for member, start in self._reader.groups(state, 2):
-            if member < 0:
-                following.append((start, stack))
-            elif member not in seen:
-                now: Stack = frame
-                for one in sorted([*seen, member]):
-                    now = (frame[0], one, now)
-                following.append((start, now))
+            total = len(seen) + _others(frame) + 1 + len(required - {*seen, member})
+            if member in seen or total > most:
+                continue
+            now: Stack = frame
+            if member < 0 and self._reader.code[frame[0]][3]:
+                others = _others(frame) + 1
+                now = (frame[0], OPENED - 2 * (others if most < float("inf") else min(others, least)), frame[2])
+            for one in sorted([*seen, member] if member >= 0 else seen):
+                now = (frame[0], one, now)
+            following.append((start, now))
         return following

@@ -16,6 +16,7 @@ from structgen.grammar.json_schema.shapes import (
     NOTHING,
     ArrayShape,
     Conjunction,
+    Contains,
     ObjectShape,
     OtherNames,
     Shape,
@@ -27,8 +28,13 @@ from structgen.grammar.regex_tree import MAX_COUNT
 
 _NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
-_ARRAY = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems"})
-_OBJECT = frozenset({"properties", "required", "additionalProperties", "patternProperties"})
+_ARRAY = frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains", "uniqueItems"})
+_OBJECT = frozenset(
+    {
+        "properties", "required", "additionalProperties", "patternProperties",
+        "propertyNames", "minProperties", "maxProperties",
+    }
+)  # fmt: skip
 _ASSERTING = _NUMBER | _TEXT | _ARRAY | _OBJECT | {"type", "enum", "const"}
 
 
@@ -183,14 +189,26 @@ def _array(document: SchemaDocument, place: Place) -> ArrayShape | None:
             rest = (document.child(place, "additionalItems"),)
     elif items is not None:
         rest = (document.child(place, "items"),)
-    return ArrayShape(least, most, prefix, rest)
+    contains = _contains(document, place)
+    if any(upper is not None and upper < lower for _, lower, upper in contains):
+        return None
+    return ArrayShape(least, most, prefix, rest, contains, schema.get("uniqueItems") is True)
+
+
+def _contains(document: SchemaDocument, place: Place) -> tuple[Contains, ...]:
+    if "contains" not in place.schema or not document.knows("contains"):
+        return ()
+    # Up to draft-07 one item suffices.
+    least = _least(place, "minContains") if "minContains" in place.schema and document.knows("minContains") else 1
+    most = _most(place, "maxContains") if document.knows("maxContains") else None
+    return (((document.child(place, "contains"),), least, most),) if least or most is not None else ()
 
 
 def _places(document: SchemaDocument, place: Place, name: str) -> tuple[Conjunction, ...]:
     return tuple((document.child(place, name, index),) for index in range(len(place.schema[name])))
 
 
-def _object(document: SchemaDocument, place: Place) -> ObjectShape:
+def _object(document: SchemaDocument, place: Place) -> ObjectShape | None:
     schema = place.schema
     if _OBJECT.isdisjoint(schema):
         return ObjectShape()
@@ -216,4 +234,12 @@ def _object(document: SchemaDocument, place: Place) -> ObjectShape:
         if name not in names or matching:
             listed = conjoin(listed, others.schema_of(matching))
         members[name] = listed
-    return ObjectShape(tuple(members.items()), frozenset(required), (others,) if patterns or rest else ())
+    rule: Conjunction = ()
+    if schema.get("propertyNames", True) is not True and document.knows("propertyNames"):
+        rule = (document.child(place, "propertyNames"),)
+    least, most = _least(place, "minProperties"), _most(place, "maxProperties")
+    if most is not None and most < max(least, len(required)):
+        return None
+    return ObjectShape(
+        tuple(members.items()), frozenset(required), (others,) if patterns or rest else (), rule, least, most
+    )

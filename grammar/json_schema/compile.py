@@ -48,7 +48,7 @@ class _SchemaCompiler:
             self._layout,
             self._scalars,
             self._rule,
-            lambda schema: bool(self._normaliser.shapes(schema)),
+            self._normaliser.shapes,
             document.options.property_order == "any",
         )
         self._rules: dict[tuple[frozenset[Place], int], int] = {}

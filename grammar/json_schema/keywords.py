@@ -57,10 +57,17 @@ KEYWORDS: Mapping[str, Keyword] = {
     "additionalItems": Keyword("enforced", "schema", 4, 2019),
     "minItems": Keyword("enforced", "count"),
     "maxItems": Keyword("enforced", "count"),
+    "uniqueItems": Keyword("enforced", "boolean"),
+    "contains": Keyword("enforced", "schema", 6),
+    "minContains": Keyword("enforced", "count", 2019),
+    "maxContains": Keyword("enforced", "count", 2019),
     "properties": Keyword("enforced", "schema map"),
     "patternProperties": Keyword("enforced", "schema map"),
     "required": Keyword("enforced", "strings"),
     "additionalProperties": Keyword("enforced", "schema"),
+    "propertyNames": Keyword("enforced", "schema", 6),
+    "minProperties": Keyword("enforced", "count"),
+    "maxProperties": Keyword("enforced", "count"),
     "allOf": Keyword("enforced", "schemas"),
     "anyOf": Keyword("enforced", "schemas"),
     "oneOf": Keyword("enforced", "schemas"),
@@ -91,16 +98,9 @@ KEYWORDS: Mapping[str, Keyword] = {
     "if": _refused("schema", 7, hint="spell the cases out with anyOf"),
     "then": _refused("schema", 7),
     "else": _refused("schema", 7),
-    "propertyNames": _refused("schema", 6, hint="list the properties"),
-    "minProperties": _refused("count", hint="use required"),
-    "maxProperties": _refused("count", hint="list the properties and set additionalProperties to false"),
     "dependencies": _refused("dependencies", 4, 7, hint="spell the cases out with anyOf"),
     "dependentRequired": _refused("string lists", 2019, hint="spell the cases out with anyOf"),
     "dependentSchemas": _refused("schema map", 2019, hint="spell the cases out with anyOf"),
-    "uniqueItems": _refused("boolean", hint="use an object with optional boolean properties for a set"),
-    "contains": _refused("schema", 6, hint="use prefixItems for the items that must be there"),
-    "minContains": _refused("count", 2019),
-    "maxContains": _refused("count", 2019),
     "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
     "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
 }
@@ -122,21 +122,16 @@ APPLIES_TO: Mapping[str, str] = {name: kind for kind, names in _BY_TYPE.items() 
 
 # Refused keywords with values that assert nothing.
 HARMLESS: Mapping[str, Any] = {
-    "uniqueItems": False,
-    "minProperties": 0,
-    "propertyNames": True,
     "dependencies": {},
     "dependentRequired": {},
     "dependentSchemas": {},
     "unevaluatedItems": True,
     "unevaluatedProperties": True,
     "not": False,
-    "minContains": None,  # without `contains` it asserts nothing, whatever its value
-    "maxContains": None,
-    "then": None,  # likewise without `if`
+    "then": None,  # without `if` it asserts nothing, whatever its value
     "else": None,
 }
-_OWNER = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
+_OWNER = {"then": "if", "else": "if"}
 
 
 def known(name: str, draft: int) -> Keyword | None:

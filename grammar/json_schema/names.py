@@ -27,18 +27,27 @@ def name_matches(pattern: str, name: str) -> bool:
     return name_dfa(pattern).matches(name)
 
 
-def parts_of_names(patterns: Mapping[str, str], taken: Iterable[str]) -> list[tuple[frozenset[str], CharDFA]]:
+def parts_of_names(
+    patterns: Mapping[str, str], taken: Iterable[str], allowed: CharDFA | None = None
+) -> list[tuple[frozenset[str], CharDFA]]:
     """All names but those taken, divided by which patterns they match; empty parts are left out.
+
+    Args:
+        patterns: each with its pointer.
+        allowed: all names are in this language.
 
     Raises:
         GrammarLimitError: too many parts.
     """
-    return list(_parts(tuple(patterns.items()), frozenset(taken)))
+    return list(_parts(tuple(patterns.items()), frozenset(taken), allowed))
 
 
 @lru_cache(maxsize=256)
-def _parts(patterns: tuple[tuple[str, str], ...], taken: frozenset[str]) -> tuple[tuple[frozenset[str], CharDFA], ...]:
-    parts = [(frozenset[str](), difference(char_dfa(ANY_TEXT), _literal_names(sorted(taken))))]
+def _parts(
+    patterns: tuple[tuple[str, str], ...], taken: frozenset[str], allowed: CharDFA | None
+) -> tuple[tuple[frozenset[str], CharDFA], ...]:
+    free = difference(char_dfa(ANY_TEXT) if allowed is None else allowed, _literal_names(sorted(taken)))
+    parts = [(frozenset[str](), free)] if not free.is_empty else []
     for pattern, pointer in patterns:
         try:
             dfa = name_dfa(pattern)
@@ -77,7 +86,7 @@ def listed_names(names: CharDFA) -> list[str] | None:
     return found if len(found) <= MAX_LISTED else None
 
 
-def refuse_dead_ends(names: CharDFA, pointer: str) -> None:
+def refuse_dead_ends(names: CharDFA, pointer: str | None) -> None:
     """A name must not come twice, so wherever a name is begun there must be ways to end it without end.
 
     Raises:

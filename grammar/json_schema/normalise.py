@@ -17,7 +17,7 @@ from structgen.grammar.json_schema.document import Place, SchemaDocument
 from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
 from structgen.grammar.json_schema.text import text_dfa
-from structgen.grammar.json_schema.values import exact, type_of
+from structgen.grammar.json_schema.values import exact, json_key, type_of
 
 MAX_SHAPES = 2_000
 MAX_PAIRS = 50_000  # of shapes that a oneOf may ask to be told apart: about a second
@@ -169,10 +169,21 @@ class Normaliser:
         array = shape.array
         if array is None or len(value) < array.least or (array.most is not None and len(value) > array.most):
             return False
+        if array.unique and len({json_key(one) for one in value}) < len(value):
+            return False
+        for schema, least, most in array.contains:
+            matching = sum(self.admits(schema, one) for one in value)
+            if matching < least or (most is not None and matching > most):
+                return False
         return all(self.admits(array.item(index), one) for index, one in enumerate(value))
 
     def _object_fits(self, shape: Shape, value: dict[str, Any]) -> bool:
-        if shape.object is None or not shape.object.required <= value.keys():
+        wanted = shape.object
+        if wanted is None or not wanted.required <= value.keys():
             return False
-        schema_of = shape.object.schema_of
+        if len(value) < wanted.least or (wanted.most is not None and len(value) > wanted.most):
+            return False
+        if wanted.names and not all(self.admits(wanted.names, name) for name in value):
+            return False
+        schema_of = wanted.schema_of
         return all(self.admits(schema_of(name, name_matches), one) for name, one in value.items())

@@ -45,14 +45,20 @@ class TextShape:
         )
 
 
+# How many items must match a schema: (schema, least, most).
+Contains = tuple[Conjunction, int, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """Arrays: `prefix[i]` for the item at i, `rest` for all after the prefix."""
+    """Arrays: `prefix[i]` for the item at i, `rest` for all after the prefix; `unique`: no two items are equal."""
 
     least: int = 0
     most: int | None = None
     prefix: tuple[Conjunction, ...] = ()
     rest: Conjunction = ()
+    contains: tuple[Contains, ...] = ()
+    unique: bool = False
 
     def item(self, index: int) -> Conjunction:
         return self.prefix[index] if index < len(self.prefix) else self.rest
@@ -64,6 +70,8 @@ class ArrayShape:
             _least(self.most, other.most),
             tuple(conjoin(self.item(i), other.item(i)) for i in range(count)),
             conjoin(self.rest, other.rest),
+            _each_schema_once(self.contains + other.contains),
+            self.unique or other.unique,
         )
 
 
@@ -86,11 +94,19 @@ class OtherNames:
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """Objects: `members` in the order of first appearance; `others`, which all hold, for all other names."""
+    """Objects: `members` in the order of first appearance; `others`, which all hold, for all other names.
+
+    Attributes:
+        names: what all names must be, members' too (as JSON strings).
+        least, most: how many members there must be.
+    """
 
     members: tuple[tuple[str, Conjunction], ...] = ()
     required: frozenset[str] = frozenset()
     others: tuple[OtherNames, ...] = ()
+    names: Conjunction = ()
+    least: int = 0
+    most: int | None = None
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -117,7 +133,14 @@ class ObjectShape:
             (name, conjoin(self.schema_of(name, matches), other.schema_of(name, matches))) for name in names
         )
         others = tuple(dict.fromkeys(self.others + other.others))
-        return ObjectShape(members, self.required | other.required, others)
+        return ObjectShape(
+            members,
+            self.required | other.required,
+            others,
+            conjoin(self.names, other.names),
+            max(self.least, other.least),
+            _least(self.most, other.most),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +188,14 @@ def _least(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
+
+
+def _each_schema_once(contains: tuple[Contains, ...]) -> tuple[Contains, ...]:
+    limits: dict[Conjunction, tuple[int, int | None]] = {}
+    for schema, least, most in contains:
+        known = limits.get(schema, (0, None))
+        limits[schema] = max(known[0], least), _least(known[1], most)
+    return tuple((schema, least, most) for schema, (least, most) in limits.items())
 
 
 def _common_values(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

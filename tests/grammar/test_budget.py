@@ -59,7 +59,16 @@ TEXTS = {
     "minItems": 5,
 }
 NUMBERS = {"type": "array", "items": {"type": "number", "minimum": 12345, "exclusiveMaximum": 123456789}, "minItems": 3}
+COUNTED = {
+    "type": "object",
+    "properties": {name: {"type": "integer"} for name in ("alpha", "beta", "b")} | {"long": {"const": "a" * 9}},
+    "required": ["beta"],
+    "minProperties": 3,
+    "maxProperties": 4,
+}
+CLOSED = COUNTED | {"minProperties": 4, "additionalProperties": False}
 SCHEMAS = {
+    "counted": COUNTED, "counted and open": {"type": "object", "minProperties": 2}, "counted and closed": CLOSED,
     "address": ADDRESS, "list": LIST, "many": MANY, "keys": KEYS, "nested": NESTED, "texts": TEXTS, "numbers": NUMBERS,
     "anything": True, "object": {"type": "object"}, "const": {"const": {"a": ["é漢😀", {"b": "\u0001"}], "c": 1.5}},
 }  # fmt: skip

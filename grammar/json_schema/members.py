@@ -1,0 +1,98 @@
+"""Which members an object may have: an `ObjectShape` with its names sorted out.
+
+Names that patterns or propertyNames leave to the others are listed where they are few, as optional members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from structgen.grammar.char_dfa import CharDFA
+from structgen.grammar.json_schema.name_rules import language_of_names
+from structgen.grammar.json_schema.names import listed_names, parts_of_names, refuse_dead_ends
+from structgen.grammar.json_schema.shapes import Conjunction, ObjectShape, Shape
+
+# How many more members must come, and may come (None: any number).
+Left = tuple[int, int | None]
+Expand = Callable[[Conjunction], tuple[Shape, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    schema: Conjunction
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNames:
+    """Names that are not listed: those of a language; None: all but the listed ones."""
+
+    language: CharDFA | None
+    schema: Conjunction
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Attributes:
+    listed: in the order in which they come.
+    others: parts of all other names that exclude each other.
+    least, most: how many members there must be in all.
+    """
+
+    listed: tuple[Member, ...]
+    others: tuple[OtherNames, ...]
+    least: int
+    most: int | None
+
+    @property
+    def required_from(self) -> list[int]:
+        """For each place in `listed`, and behind it: how many required members come from there on."""
+        counts = [0]
+        for member in reversed(self.listed):
+            counts.append(counts[-1] + member.required)
+        return counts[::-1]
+
+    def settled(self, place: int, left: Left, required: int) -> Left | None:
+        """What of `left` still matters at a place in `listed` with so many required ones to come; None: impossible."""
+        least, most = left
+        possible = None if self.others else len(self.listed) - place
+        if most is not None and most < max(least, required):
+            return None
+        if possible is not None and least > possible:
+            return None
+        if possible is not None and most is not None and most >= possible:
+            most = None
+        return (0 if least <= required else least), most
+
+
+def members_of(shape: ObjectShape, expand: Expand) -> Members | None:
+    """The members of a shape; None when it contradicts itself.
+
+    Raises:
+        UnsupportedSchemaError: names could be begun that cannot be ended. GrammarLimitError.
+    """
+    if not shape.patterns and not shape.names:
+        listed = tuple(Member(name, schema, name in shape.required) for name, schema in shape.members)
+        rest = shape.other_schema()
+        if any(place.schema is False for place in rest):
+            return Members(listed, (), shape.least, shape.most)
+        return Members(listed, (OtherNames(None, rest),), shape.least, shape.most)
+    allowed = language_of_names(expand(shape.names)) if shape.names else None
+    members = []
+    for name, schema in shape.members:
+        if allowed is None or allowed.matches(name):
+            members.append(Member(name, schema, name in shape.required))
+        elif name in shape.required:
+            return None
+    others = []
+    for matched, language in parts_of_names(shape.patterns, [name for name, _ in shape.members], allowed):
+        schema = shape.other_schema(matched)
+        names = listed_names(language)
+        if names is not None:
+            members += [Member(name, schema, False) for name in names]
+        elif expand(schema):
+            refuse_dead_ends(language, next(iter([shape.patterns[name] for name in matched or shape.patterns]), None))
+            others.append(OtherNames(language, schema))
+    return Members(tuple(members), tuple(others), shape.least, shape.most)

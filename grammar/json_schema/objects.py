@@ -1,0 +1,212 @@
+"""States for objects. Members are calls of other rules.
+
+Declared members come once by structure: in schema order they lie in a row, in any order the stack holds those seen.
+How many members there are is carried along in the same way, only as far as it can still matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.json_schema.layout import Layout
+from structgen.grammar.json_schema.members import Left, Member, Members
+from structgen.grammar.json_schema.scalars import Scalars
+from structgen.grammar.json_schema.shapes import Conjunction
+from structgen.grammar.json_string import quoted
+from structgen.grammar.program import ProgramBuilder
+
+RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
+
+MAX_PLACES = 20_000  # members in a row, each with how many must and may still come
+Choices = list[tuple[int, int]]  # (number of the member, first state)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    builder: ProgramBuilder
+    layout: Layout
+    scalars: Scalars
+    rule: RuleOf
+    any_order: bool
+
+    def object(self, members: Members, depth: int) -> int:
+        """A rule for an object; `depth` is that of its members."""
+        required = members.required_from
+        left = members.settled(0, (members.least, members.most), required[0])
+        if left is None:
+            return self.builder.fail
+        if left[1] == 0 or not (members.listed or members.others):
+            return self.builder.literal(b"{", self.layout.opened(depth, self.builder.fail, self._empty()))
+        if self.any_order:
+            return self._in_any_order(members, left, depth)
+        return self._in_order(members, required, left, depth)
+
+    def _empty(self) -> int:
+        return self.builder.literal(b"}", self.builder.accept)
+
+    def _in_order(self, members: Members, required: list[int], left: Left, depth: int) -> int:
+        """A row of places from the end on.
+
+        At each place, for each `Left` that can be met there, `choose` offers the members from there on, behind one
+        of which so many are left; `after` is where a member in front of the place has just ended.
+        """
+        builder, layout = self.builder, self.layout
+        close = layout.close(depth, b"}", builder.accept)
+        rows = _rows(members, required, left)
+        empty = self._empty() if left[0] == 0 and required[0] == 0 else None
+        choose, after = self._behind_all(members, rows[-1], close, depth)
+        for place in range(len(members.listed) - 1, -1, -1):
+            member, following = members.listed[place], after
+            shared = self._shared_member(member, depth) if len(rows[place].choose) > 1 else None
+            chosen: dict[Left, int] = {}
+            for one in rows[place].choose:
+                target = members.settled(place + 1, one, required[place + 1])
+                taken = builder.fail
+                if target is not None and shared is not None:
+                    taken = builder.call(shared, following[target])
+                elif target is not None:
+                    taken = self._member(quoted(member.name), member.schema, depth, following[target])
+                skipped = None if member.required else _settled_behind(members, place + 1, one, required)
+                chosen[one] = taken if skipped is None else builder.split([taken, choose[skipped]])
+            choose, after = chosen, {}
+            for one in rows[place].after:
+                going_on = _settled_behind(members, place, _less(one), required)
+                ends = [close] if one[0] == 0 and required[place] == 0 else []
+                more = [] if going_on is None else [layout.comma(depth, choose[going_on])]
+                after[one] = builder.split(more + ends) if more or ends else builder.fail
+        first = _settled_behind(members, 0, _less(left), required)
+        assert first is not None  # `left` is settled: there is room for a member
+        return builder.literal(b"{", layout.opened(depth, choose[first], empty))
+
+    def _behind_all(
+        self, members: Members, row: _Row, close: int, depth: int
+    ) -> tuple[dict[Left, int], dict[Left, int]]:
+        """Where all listed members are passed: the others."""
+        builder, layout = self.builder, self.layout
+        after: dict[Left, int] = {}
+        choose: dict[Left, int] = {}
+        if not members.others:
+            return {}, dict.fromkeys(row.after, close)  # settled: what is left is never more than can come
+        for one in {**row.after, **row.choose}:
+            least, most = one
+            if one == (0, None):
+                after[one] = builder.reserve()
+                choose[one] = self._other_member(members, depth, after[one])
+                builder.set_split(after[one], [layout.comma(depth, choose[one]), close])
+            elif most == 0:
+                after[one] = close
+            else:
+                after[one] = builder.reserve()
+                body = layout.comma(depth, self._other_member(members, depth, builder.accept))
+                builder.set_loop(after[one], body, close, least, most)
+        for one in row.choose:
+            if one not in choose:
+                choose[one] = self._other_member(members, depth, after[one])
+        return choose, after
+
+    def _shared_member(self, member: Member, depth: int) -> int:
+        return self._member(quoted(member.name), member.schema, depth, self.builder.accept)
+
+    def _member(self, key: bytes, schema: Conjunction, depth: int, after: int) -> int:
+        return self.builder.literal(key, self._value(schema, depth, after))
+
+    def _value(self, schema: Conjunction, depth: int, after: int) -> int:
+        """The colon and the value."""
+        return self.layout.colon(self.builder.call(self.rule(schema, depth), self.layout.blank(after)))
+
+    def _other_member(self, members: Members, depth: int, after: int) -> int:
+        choices = []
+        for other in members.others:
+            if other.language is None:
+                key = self.scalars.other_key(frozenset(member.name for member in members.listed))
+            else:
+                key = self.scalars.key_of(other.language)
+            choices.append(self.builder.call(key, self._value(other.schema, depth, after)))
+        return self.builder.split(choices) if choices else self.builder.fail
+
+    def _in_any_order(self, members: Members, left: Left, depth: int) -> int:
+        builder, layout = self.builder, self.layout
+        object_, after, first, later = (builder.reserve() for _ in range(4))
+        choices = [
+            (number, self._member(quoted(member.name), member.schema, depth, after))
+            for number, member in enumerate(members.listed)
+        ]
+        if members.others:
+            choices.append((-1, self._other_member(members, depth, after)))
+        closing, closing_empty = builder.reserve(), builder.reserve()
+        builder.set_close(closing, object_, layout.close(depth, b"}", builder.accept))
+        builder.set_close(closing_empty, object_, self._empty())
+        # The comma belongs to the member behind it, so that none can be read when no member is left.
+        builder.set_choose(first, choices if layout.flexible else self._on_own_line(choices, depth))
+        behind = [(number, layout.comma(depth, start)) for number, start in choices]
+        builder.set_choose(later, behind)
+        builder.set_split(after, [later, closing])
+        choose = builder.split([first] if left[0] else [first, closing_empty])
+        must = [member.required for member in members.listed] + [False] * len(members.others[:1])
+        required = [pair for pair, needed in zip(behind, must, strict=True) if needed]
+        fillers = [pair for pair, needed in zip(behind, must, strict=True) if not needed]
+        # That there is a member at all needs no counting.
+        limits = None if left in ((0, None), (1, None)) else left
+        builder.set_object(object_, choose, after, required, limits, fillers)
+        return builder.literal(b"{", layout.blank(object_))
+
+    def _on_own_line(self, choices: Choices, depth: int) -> Choices:
+        return [(number, self.layout.opened(depth, start, None)) for number, start in choices]
+
+
+@dataclass(slots=True)
+class _Row:
+    """What can be left at one place: behind the member that is offered, and behind the one that has ended."""
+
+    choose: dict[Left, None]
+    after: dict[Left, None]
+
+
+def _less(left: Left) -> Left:
+    """One member later; (., -1) where none may come any more."""
+    return max(left[0] - 1, 0), None if left[1] is None else left[1] - 1
+
+
+def _settled_behind(members: Members, place: int, left: Left, required: Sequence[int]) -> Left | None:
+    """What of `left` matters behind a member that is offered at a place or later; None: none can be."""
+    least, most = left
+    if most is not None and most < 0:
+        return None
+    settled = members.settled(place, (least + 1, None if most is None else most + 1), required[place])
+    if settled is None:
+        return None
+    return _less(settled)
+
+
+def _rows(members: Members, required: list[int], left: Left) -> list[_Row]:
+    """What can be left at each place, and behind all.
+
+    Raises:
+        GrammarLimitError: too many combinations.
+    """
+    first = _settled_behind(members, 0, _less(left), required)
+    rows = [_Row({first: None} if first is not None else {}, {})]
+    count = 1
+    for place, member in enumerate(members.listed):
+        row, following = rows[-1], _Row({}, {})
+        for one in row.after:
+            going_on = _settled_behind(members, place, _less(one), required)
+            if going_on is not None:
+                row.choose[going_on] = None
+        for one in row.choose:
+            taken = members.settled(place + 1, one, required[place + 1])
+            if taken is not None:
+                following.after[taken] = None
+            skipped = None if member.required else _settled_behind(members, place + 1, one, required)
+            if skipped is not None:
+                following.choose[skipped] = None
+        rows.append(following)
+        count += len(row.choose)
+        if count > MAX_PLACES:
+            raise GrammarLimitError(
+                f"more than {MAX_PLACES:,} combinations of members and how many of them there may be",
+                hint="use smaller minProperties and maxProperties, or fewer properties",
+            )
+    return rows
