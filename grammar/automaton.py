@@ -133,12 +133,13 @@ class Automaton:
     def step(self, config: int, token: int) -> int:
         """Where a token's bytes lead, remembered: a configuration, with ENDED_KEY added when they end a key that was
         not declared; DEAD when the token is refused."""
+        if not 0 <= token < self._width:
+            return DEAD
         key = config * self._width + token
         known = self._steps.get(key)
         if known is None:
-            if not 0 <= token < self._width or self.vocabulary.tokens[token] is None:
-                return DEAD
-            known = self._steps[key] = self._compute_step(config, token)
+            known = DEAD if self.vocabulary.tokens[token] is None else self._compute_step(config, token)
+            self._steps[key] = known
         return known
 
     def _compute_step(self, config: int, token: int) -> int:

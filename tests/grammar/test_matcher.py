@@ -373,3 +373,18 @@ def test_stats_and_names(bytes_only: Vocabulary, allowed: Allowed) -> None:
     assert after["bytes"] > before["bytes"] > 0
     assert grammar.kind in repr(grammar)
     assert "257" in repr(bytes_only)
+
+
+def test_ids_outside_of_the_vocabulary_are_refused(bytes_only: Vocabulary) -> None:
+    """Whatever was accepted elsewhere before: steps are remembered by one number for configuration and token."""
+    compiled = Grammar.from_regex("[a-c]{9}").compile(bytes_only)
+    seen = compiled.matcher()
+    for _ in range(9):
+        for byte in b"abc":
+            assert seen.copy().accept(byte)
+        assert seen.accept(ord("a"))
+    matcher = compiled.matcher()
+    for _ in range(9):
+        width = len(bytes_only.tokens)
+        assert not any(matcher.accept(token + far * width) for token in b"abc" for far in (-2, -1, 1, 2, 3))
+        assert matcher.accept(ord("b"))
