@@ -215,7 +215,7 @@ class Automaton:
         shared = vocabulary.mask_handle.address
         self._retry(lambda: entries.fill(self._handle.address, shared, config, limit, bits))
         bits.flags.writeable = False
-        highest, narrowed, ends_key = self.tables.seen.tolist()
+        highest, narrowed, ends_key = self.tables.seen[:3].tolist()
         return Mask(bits, highest, narrowed != 0, ends_key != 0)
 
     @property

@@ -86,6 +86,7 @@ def intern(tables: Tables, found: int) -> int:
     row = tables.config[config]
     row[START], row[LENGTH], row[NEEDED], row[FINAL], row[ENDS_KEY] = start, found, INFINITE, 0, 0
     tables.transitions[config, :] = DEAD
+    tables.loops[config, 0] = -1  # not known
     for index in range(found):
         key = pairs[index]
         tables.elements[start + index] = key

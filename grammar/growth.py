@@ -28,6 +28,7 @@ def grown(tables: Tables) -> Tables:
         size = len(tables.config) * 4
         changed["config"] = _longer(tables.config, size, configs)
         changed["transitions"] = _longer(tables.transitions, size, configs)
+        changed["loops"] = _longer(tables.loops, size, configs)
         changed["config_hash"] = _free_slots(size * 2)
     wanted = int(tables.meta[WANTED])
     if (elements + wanted) * 2 >= len(tables.elements):

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from structgen.grammar.byte_atoms import ATOM, atoms_of_nodes, atoms_of_tokens
 from structgen.grammar.tables import Array
-from structgen.grammar.token_trie import TokenTrie
+from structgen.grammar.token_trie import packed
 
 if TYPE_CHECKING:
     from structgen.grammar.vocabulary import Vocabulary
-
-# Columns of trie nodes; see TokenTrie.
-BYTE_READ, DEPTH, END, TOKEN = range(4)
 
 
 class TokenGroups(NamedTuple):
@@ -32,6 +30,9 @@ class MaskTables(NamedTuple):
     nodes: Array  # all tokens
     root: Array  # int32[256]
     same: Array  # int32[V] the next token with the same bytes, or -1; empty where no two have
+    atoms: Array  # int64[N, 2] see byte_atoms.py
+    token_atoms: Array  # int64[mask_words * 32]
+    atom: Array  # int64[256] the atom of each byte
     blob: Array  # uint8[n], the bytes of all tokens
     starts: Array  # int64[V + 1], offsets into `blob`
     eos: Array  # int32[k], the ids that end an output
@@ -52,10 +53,17 @@ def mask_tables(vocabulary: Vocabulary) -> MaskTables:
     """The tables of a vocabulary."""
     trie, plain, blank = vocabulary.trie, vocabulary.plain_text, vocabulary.blank_tokens
     blob, starts = vocabulary.token_bytes
+    nodes = packed(trie)
+    atoms, token_atoms = np.empty((trie.nodes, 2), np.int64), np.empty(vocabulary.mask_words * 32, np.int64)
+    atoms_of_nodes(nodes, ATOM, np.empty((trie.height + 1, 4), np.int64), atoms)
+    atoms_of_tokens(nodes, atoms, trie.same, token_atoms)
     return MaskTables(
-        packed(trie),
+        nodes,
         trie.root,
         trie.same if np.any(trie.same >= 0) else trie.same[:0],
+        atoms,
+        token_atoms,
+        ATOM,
         blob,
         starts,
         np.array(sorted(vocabulary.eos_token_ids), np.int32),
@@ -78,9 +86,3 @@ def _key_tokens(tokens: Sequence[bytes | None]) -> tuple[Array, Array]:
     places = [(i, token.index(b'"'), token.index(b'"', token.index(b'"') + 1)) for i, token in whole]
     several = [i for i, token in whole if token.count(b'"') >= 3]
     return np.array(places, np.int32).reshape(-1, 3), np.array(several, np.int32)
-
-
-def packed(trie: TokenTrie) -> Array:
-    """int32[N, 4]."""
-    columns = (trie.byte.astype(np.int32), trie.depth, trie.end, trie.token)
-    return np.ascontiguousarray(np.stack(columns, axis=1))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from structgen.grammar.byte_atoms import ABOVE, BEHIND, set_by_atoms
 from structgen.grammar.configuration import transition
-from structgen.grammar.mask_tables import BYTE_READ, DEPTH, END, TOKEN, MaskTables, TokenGroups
+from structgen.grammar.loops import LEAVE, NO_LOOP, STAY, atoms_leading, know_loop, loop_behind, step
+from structgen.grammar.mask_tables import MaskTables, TokenGroups
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.plain_bytes import QUOTE, is_blank
 from structgen.grammar.tables import DEAD, ENDS_KEY, INFINITE, NEEDED, UNKNOWN, Array, Tables
+from structgen.grammar.token_trie import BYTE_READ, DEPTH, END, TOKEN
 
 LETTER = 0x61  # any plain character stands for all
 
@@ -42,35 +45,11 @@ def _clear_token(mask: Array, same: Array, token: int) -> None:
 @lean
 def walk(tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, mask: Array) -> int:
     """Visit every token of a trie that the transitions allow."""
-    return _walk_part(tables, shared, nodes, (0, len(nodes)), config, limit, mask)
-
-
-@lean
-def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array, with_blanks: bool) -> int:
-    """Visit every token of the vocabulary; those that begin with a blank only where asked for.
-
-    The subtrees of first bytes are far apart in memory, so dead ones are not even looked at.
-    """
-    for byte in range(256):
-        root = shared.root[byte]
-        if root < 0 or tables.transitions[config, byte] == DEAD or (is_blank(byte) and not with_blanks):
-            continue
-        part = (root, shared.nodes[root, END])
-        status = _walk_part(tables, shared, shared.nodes, part, config, limit, mask)
-        if status < 0:
-            return status
-    return 0
-
-
-@lean
-def _walk_part(
-    tables: Tables, shared: MaskTables, nodes: Array, part: tuple[int, int], config: int, limit: int, mask: Array
-) -> int:
     # A field of a reference is read from memory each time, unless a variable holds it.
     path, transitions, configs, same = tables.path, tables.transitions, tables.config, shared.same
     highest, refused, ends = tables.seen[0], tables.seen[1], tables.seen[2]
     path[0] = config
-    node, stop = part
+    node, stop = 0, len(nodes)
     while node < stop:
         depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
         following = transitions[path[depth], byte]
@@ -80,6 +59,92 @@ def _walk_part(
                 if following < UNKNOWN:
                     return following
             if following == DEAD:
+                node = nodes[node, END]
+                continue
+        path[depth + 1] = following
+        ends |= configs[following, ENDS_KEY]
+        token = nodes[node, TOKEN]
+        if token >= 0:
+            needed = configs[following, NEEDED]
+            if needed <= limit:
+                highest = max(highest, needed)
+                _set_token(mask, same, token)
+            elif needed < INFINITE:
+                refused = max(refused, needed)
+        node += 1
+    tables.seen[0], tables.seen[1], tables.seen[2] = highest, refused, ends
+    return 0
+
+
+@lean
+def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array, with_blanks: bool) -> int:
+    """Visit every token of the vocabulary; those that begin with a blank only where asked for. `mask` is overwritten.
+
+    The subtrees of first bytes are far apart in memory, so dead ones are not even looked at. Where most characters lead
+    to one configuration and back to it, atoms decide about most tokens (`byte_atoms.py`).
+    """
+    loop = loop_behind(tables, config)
+    if loop < UNKNOWN:
+        return loop
+    by_atoms = np.int64(0)
+    if loop >= 0:
+        status = know_loop(tables, shared.atom, loop)
+        if status >= 0 and loop != config:
+            status = atoms_leading(tables, shared.atom, config, loop)
+        if status < 0:
+            return status
+        by_atoms = tables.loops[loop, STAY]
+        if loop != config:
+            by_atoms &= tables.seen[3]
+    if by_atoms & (by_atoms - 1) == 0 or not _is_within(tables, loop, limit):
+        mask[:] = 0
+        loop = NO_LOOP
+    else:
+        set_by_atoms(mask, shared.token_atoms, by_atoms)
+        tables.seen[2] |= tables.config[loop, ENDS_KEY]
+    for byte in range(256):
+        root = shared.root[byte]
+        if root < 0 or tables.transitions[config, byte] == DEAD or (is_blank(byte) and not with_blanks):
+            continue
+        status = _walk_subtree(tables, shared, root, config, loop, by_atoms, limit, mask)
+        if status < 0:
+            return status
+    return 0
+
+
+@lean
+def _walk_subtree(
+    tables: Tables, shared: MaskTables, root: int, config: int, loop: int, by_atoms: int, limit: int, mask: Array
+) -> int:
+    """Visit a subtree of the trie of all tokens, but for what `by_atoms` has decided about behind `loop`."""
+    nodes, atoms, same = shared.nodes, shared.atoms, shared.same
+    path, transitions, configs = tables.path, tables.transitions, tables.config
+    highest, refused, ends = tables.seen[0], tables.seen[1], tables.seen[2]
+    stay, undecided = np.int64(0), np.int64(0)
+    if loop >= 0:
+        stay = tables.loops[loop, STAY]
+        undecided = tables.loops[loop, LEAVE] | (stay & ~by_atoms)
+    path[0] = config
+    node, stop = root, nodes[root, END]
+    while node < stop:
+        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
+        following = transitions[path[depth], byte]
+        if following < 0:
+            if following == UNKNOWN:
+                following = transition(tables, path[depth], byte)
+                if following < UNKNOWN:
+                    return following
+            if following == DEAD:
+                node = nodes[node, END]
+                continue
+        if following == loop:
+            if atoms[node, BEHIND] & undecided == 0 and atoms[node, ABOVE] & ~by_atoms == 0:
+                node = nodes[node, END]
+                continue
+            if atoms[node, BEHIND] & ~stay == 0:  # all tokens below end in the loop, which is within the limit
+                for inner in range(node, nodes[node, END]):
+                    if nodes[inner, TOKEN] >= 0:
+                        _set_token(mask, same, nodes[inner, TOKEN])
                 node = nodes[node, END]
                 continue
         path[depth + 1] = following
@@ -177,12 +242,6 @@ def allow_exits(tables: Tables, shared: MaskTables, config: int, room: int, limi
         outside, config = following, after
         length += 1
     return 0
-
-
-@lean
-def step(tables: Tables, config: int, byte: int) -> int:
-    following = tables.transitions[config, byte]
-    return transition(tables, config, byte) if following == UNKNOWN else following
 
 
 @lean

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structgen.grammar.mask_tables import BYTE_READ, END, TOKEN, MaskTables
+from structgen.grammar.mask_tables import MaskTables
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.plain_bytes import QUOTE
 from structgen.grammar.seen_keys import (
@@ -22,6 +22,7 @@ from structgen.grammar.seen_keys import (
     scan,
 )
 from structgen.grammar.tables import Array
+from structgen.grammar.token_trie import BYTE_READ, END, TOKEN
 
 
 class KeyText(NamedTuple):

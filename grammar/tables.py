@@ -58,8 +58,9 @@ class Tables(NamedTuple):
     config_hash: Array  # int32[H]
     elements: Array  # int64[E]         stack << 32 | state, sorted within a configuration
     transitions: Array  # int32[C, 256]
+    loops: Array  # int64[C, 2]         see loops.py
     meta: Array  # int64[8]
-    seen: Array  # int64[3] what `token_mask.fill` has seen
+    seen: Array  # int64[6] what `token_mask.fill` has seen, and `loops.atoms_leading`
     path: Array  # int32[2 * (height + 1)] scratch: the configurations along a token
     visited: Array  # int64[VISITED + 1, 2] scratch: key and stamp; the last row holds the current stamp
     work: Array  # int64[2, 2 * VISITED] scratch: closure worklist, result
@@ -99,8 +100,9 @@ def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
         config_hash=config_hash,
         elements=POOL.take((elements,), np.int64),
         transitions=POOL.take((configs, 256), np.int32),
+        loops=POOL.take((configs, 2), np.int64),
         meta=np.zeros(8, np.int64),
-        seen=np.zeros(3, np.int64),
+        seen=np.zeros(6, np.int64),
         path=np.empty(2 * (height + 1), np.int32),
         visited=_SCRATCH.visited,
         work=_SCRATCH.work,
@@ -112,7 +114,7 @@ def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
 
 def release(tables: Tables) -> None:
     """Give the memory back. Nobody may use the tables after this."""
-    for name in ("stack", "stack_hash", "config", "config_hash", "elements", "transitions"):
+    for name in ("stack", "stack_hash", "config", "config_hash", "elements", "transitions", "loops"):
         POOL.give(getattr(tables, name))
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from structgen.grammar.blank_run import blanks_ahead
 from structgen.grammar.configuration import interior_kind, intern
+from structgen.grammar.loops import step
 from structgen.grammar.mask_tables import MaskTables
-from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, step, walk, walk_all, walk_groups
+from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, walk, walk_all, walk_groups
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.ops import BYTE, CANONICAL, COUNTED, DETOUR, EXCEPT, KEY, RANGES
 from structgen.grammar.plain_bytes import QUOTE, SPACE, is_plain_byte
@@ -61,7 +62,6 @@ def _fill_text(tables: Tables, shared: MaskTables, config: int, limit: int, mask
     """`fill` without EOS."""
     room = _room(tables, config, limit)
     if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
-        mask[:] = 0
         return _outside(tables, shared, config, limit, mask)
     longest = len(shared.masks) - 1
     if room == ANY_ROOM:
@@ -83,7 +83,7 @@ def _fill_text(tables: Tables, shared: MaskTables, config: int, limit: int, mask
 
 @lean
 def _outside(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
-    """The mask of a configuration that is not inside a string; `mask` is all zero.
+    """The mask of a configuration that is not inside a string of any text.
 
     Where a run of blanks may come, what follows it does not depend on its length: tokens are decided by what is behind
     their blanks.

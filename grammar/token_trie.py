@@ -14,6 +14,9 @@ import numpy as np
 from structgen.grammar.numba_cache import jit
 from structgen.grammar.tables import INFINITE, Array
 
+# Columns of a trie whose nodes are rows.
+BYTE_READ, DEPTH, END, TOKEN = range(4)
+
 
 class TokenTrie(NamedTuple):
     """N nodes, V tokens. Depth 0 is the first byte."""
@@ -97,3 +100,9 @@ def child(trie: TokenTrie, node: int, byte: int) -> int:
             return -1
         current = trie.end[current]
     return -1
+
+
+def packed(trie: TokenTrie) -> Array:
+    """The nodes as rows, int32[N, 4]: what is used together lies together."""
+    columns = (trie.byte.astype(np.int32), trie.depth, trie.end, trie.token)
+    return np.ascontiguousarray(np.stack(columns, axis=1))

@@ -200,3 +200,27 @@ def test_fill_masks_fills_a_batch(bytes_only: Vocabulary) -> None:
     fill_masks(matchers, rows)
     found = [set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()) for row in rows]
     assert found == [{ord("a"), ord("b")}, {256}, set()]
+
+
+# Patterns inside which most characters change nothing, so that most tokens are decided by their atoms.
+LOOPS = [
+    "[a-zA-Z0-9_-]+", r"[A-Za-z][A-Za-z0-9]*(\.[A-Za-z][A-Za-z0-9]*)*", "[^/]+/[^/]+", r".*\.(png|jpg)", r"\S+",
+    r"[\w\s-]*", "~[a-f]+|[g-z 0-5]+", "[^\u4e00-\u9fff]*x", r"\p{L}+", "(Hpt_|Int_|[^_]*_Armour_).*",
+    "[^\u00e9]*(\u00e9b)?", "[^\u2028]+",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", LOOPS)
+def test_mask_where_most_characters_change_nothing(
+    pattern: str, allowed: Allowed, large_vocabulary: Vocabulary
+) -> None:
+    quoted = LOOPS.index(pattern) % 2 == 0
+    grammar = Grammar.from_json_schema({"pattern": f"^(?:{pattern})$"}) if quoted else Grammar.from_regex(pattern)
+    matcher = grammar.compile(large_vocabulary).matcher()
+    chance = random.Random(pattern)
+    if quoted:
+        matcher.accept(large_vocabulary.encode(b'"')[0])
+    assert allowed(matcher) == tried(matcher)
+    if LOOPS.index(pattern) < 4:
+        matcher.accept(chance.choice(sorted(allowed(matcher))))
+        assert allowed(matcher) == tried(matcher)
