@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.json_schema.name_rules import language_of_names
-from structgen.grammar.json_schema.names import listed_names, parts_of_names, refuse_dead_ends
+from structgen.grammar.json_schema.names import listed_names, parts_of_names
 from structgen.grammar.json_schema.shapes import Conjunction, ObjectShape, Shape
+from structgen.grammar.regex_tree import MAX_COUNT
+from structgen.grammar.word_count import count_words
 
 # How many more members must come, and may come (None: any number).
 Left = tuple[int, int | None]
@@ -33,7 +36,7 @@ class OtherNames:
     schema: Conjunction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Members:
     """Attributes:
     listed: in the order in which they come.
@@ -54,10 +57,17 @@ class Members:
             counts.append(counts[-1] + member.required)
         return counts[::-1]
 
+    @cached_property
+    def words(self) -> int | None:
+        """How many names there are beside the listed ones; None: more than any output has."""
+        counts = [None if other.language is None else count_words(other.language) for other in self.others]
+        total = sum(count or 0 for count in counts)
+        return None if None in counts or total > MAX_COUNT else total
+
     def settled(self, place: int, left: Left, required: int) -> Left | None:
         """What of `left` still matters at a place in `listed` with so many required ones to come; None: impossible."""
         least, most = left
-        possible = None if self.others else len(self.listed) - place
+        possible = None if self.words is None else len(self.listed) - place + self.words
         if most is not None and most < max(least, required):
             return None
         if possible is not None and least > possible:
@@ -71,7 +81,7 @@ def members_of(shape: ObjectShape, expand: Expand) -> Members | None:
     """The members of a shape; None when it contradicts itself.
 
     Raises:
-        UnsupportedSchemaError: names could be begun that cannot be ended. GrammarLimitError.
+        GrammarLimitError: patterns overlap too much.
     """
     if not shape.patterns and not shape.names:
         listed = tuple(Member(name, schema, name in shape.required) for name, schema in shape.members)
@@ -93,6 +103,5 @@ def members_of(shape: ObjectShape, expand: Expand) -> Members | None:
         if names is not None:
             members += [Member(name, schema, False) for name in names]
         elif expand(schema):
-            refuse_dead_ends(language, next(iter([shape.patterns[name] for name in matched or shape.patterns]), None))
             others.append(OtherNames(language, schema))
     return Members(tuple(members), tuple(others), shape.least, shape.most)

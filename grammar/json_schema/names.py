@@ -8,7 +8,7 @@ from functools import lru_cache
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.determinise import char_dfa
 from structgen.grammar.dfa_algebra import both, difference
-from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
+from structgen.grammar.errors import GrammarError, GrammarLimitError
 from structgen.grammar.lookahead import language
 from structgen.grammar.regex_program import ANY_TEXT, search_tree
 from structgen.grammar.regex_tree import Chars, alt, concat
@@ -84,21 +84,6 @@ def listed_names(names: CharDFA) -> list[str] | None:
                 return None
         layer = following
     return found if len(found) <= MAX_LISTED else None
-
-
-def refuse_dead_ends(names: CharDFA, pointer: str | None) -> None:
-    """A name must not come twice, so wherever a name is begun there must be ways to end it without end.
-
-    Raises:
-        UnsupportedSchemaError: some beginning has only finitely many ends, which could all be taken.
-    """
-    # A state without successors ends in a finite set; without one, every state leads into a circle.
-    if any(all(target < 0 for target in row) for row in names.rows):
-        raise UnsupportedSchemaError(
-            "names that match this pattern could run out in the middle of a name",
-            pointer=pointer,
-            hint="list the names under properties, or leave the end of the pattern open",
-        )
 
 
 def _literal_names(names: Iterable[str]) -> CharDFA:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.errors import GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.json_schema.layout import Layout
 from structgen.grammar.json_schema.members import Left, Member, Members
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import Conjunction
 from structgen.grammar.json_string import quoted
 from structgen.grammar.program import ProgramBuilder
+from structgen.grammar.word_count import can_run_out
 
 RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
 
@@ -122,6 +123,7 @@ class Objects:
             if other.language is None:
                 key = self.scalars.other_key(frozenset(member.name for member in members.listed))
             else:
+                self.builder.finite_names |= can_run_out(other.language)
                 key = self.scalars.key_of(other.language)
             choices.append(self.builder.call(key, self._value(other.schema, depth, after)))
         return self.builder.split(choices) if choices else self.builder.fail
@@ -149,6 +151,11 @@ class Objects:
         fillers = [pair for pair, needed in zip(behind, must, strict=True) if not needed]
         # That there is a member at all needs no counting.
         limits = None if left in ((0, None), (1, None)) else left
+        if limits is not None and members.words is not None and 0 < members.words < left[0]:
+            raise UnsupportedSchemaError(
+                "minProperties is above the number of names that match patterns",
+                hint="list the names under properties, or use property_order='schema'",
+            )
         builder.set_object(object_, choose, after, required, limits, fillers)
         return builder.literal(b"{", layout.blank(object_))
 
