@@ -55,6 +55,7 @@ def own_shape(document: SchemaDocument, place: Place) -> Shape:
     shape = Shape(
         types is None or "null" in types,
         types is None or "boolean" in types,
+        types is None or "boolean" in types,
         _number(place, types, whole),
         _text(document, place) if types is None or "string" in types else None,
         _array(document, place) if types is None or "array" in types else None,

@@ -26,18 +26,40 @@ MAX_DEPTH = 3_000
 
 
 class Place:
-    """A schema at a pointer."""
+    """A schema at a pointer, or its negation: then it says that the schema does not hold."""
 
-    __slots__ = ("pointer", "resource", "schema", "scope")
+    __slots__ = ("_opposite", "negated", "pointer", "resource", "schema", "scope")
 
     def __init__(self, schema: Any, pointer: str, resource: str, scope: tuple[str, ...] = ()) -> None:
         self.schema = schema
         self.pointer = pointer
         self.resource = resource  # pointer of the nearest enclosing schema with an `$id`
         self.scope = scope  # resources with dynamic anchors on the way here, each once, the outermost first
+        self.negated = False
+        self._opposite: Place | None = None
+
+    @property
+    def opposite(self) -> Place:
+        """The negation; always the same object, and the opposite of the opposite is this place."""
+        found = self._opposite
+        if found is None:
+            found = self._opposite = Place(self.schema, self.pointer, self.resource, self.scope)
+            found.negated = not self.negated
+            found._opposite = self
+        return found
+
+    @property
+    def is_never(self) -> bool:
+        """Whether it plainly allows nothing (it may allow nothing without this being plain)."""
+        return self.schema is False if not self.negated else self.schema is True or self.schema == {}
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it plainly allows everything."""
+        return self.schema is False if self.negated else self.schema is True or self.schema == {}
 
     def __repr__(self) -> str:
-        return f"Place({self.pointer!r})"
+        return f"Place({'not ' if self.negated else ''}{self.pointer!r})"
 
 
 def escape(name: str) -> str:
@@ -68,6 +90,8 @@ class SchemaDocument:
         self.declared_draft = declared_draft(self.root, "", self._resources.document)
         self.draft = self.declared_draft or LATEST
         self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._constants: dict[tuple[str, int], Place] = {}
+        self._never: dict[str, Place] = {}
         self._checked: set[str] = set()
         self._check(self.root, "", "")
 
@@ -91,6 +115,21 @@ class SchemaDocument:
             if len(self._places) > MAX_SCHEMAS:
                 raise GrammarLimitError(f"more than {MAX_SCHEMAS:,} schemas in one document", pointer=pointer)
             found = self._places[key] = Place(schema, pointer, resource, scope)
+        return found
+
+    def constant(self, value: Any, pointer: str) -> Place:
+        """A schema for one value, in the spelling that every draft knows."""
+        key = pointer, id(value)  # the place keeps the value alive, so its number is not given again
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = Place({"enum": [value]}, pointer, "")
+        return found
+
+    def never(self, pointer: str) -> Place:
+        """A schema that allows nothing, on behalf of the one at a pointer."""
+        found = self._never.get(pointer)
+        if found is None:
+            found = self._never[pointer] = Place(False, pointer, "")
         return found
 
     def reached(self) -> Iterator[tuple[str, Any]]:
