@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from structgen.grammar.errors import GrammarLimitError, SchemaError, UnsupportedSchemaError
 from structgen.grammar.json_schema.dialect import declared_draft
 from structgen.grammar.json_schema.keywords import ALL_SPELLINGS, LATEST, hint_for, keyword_in, problem_with
+from structgen.grammar.json_schema.openapi import extensions
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.resources import RECURSIVE, Resources
 from structgen.grammar.json_schema.schema_text import parse_schema
@@ -133,8 +134,8 @@ class SchemaDocument:
         return found
 
     def reached(self) -> Iterator[tuple[str, Any]]:
-        """All schemas that have been used, with their pointers."""
-        return ((place.pointer, place.schema) for place in self._places.values())
+        """All schemas that have been used, with their pointers; without those that keywords only stand for."""
+        return ((place.pointer, place.schema) for place in self._places.values() if place.pointer in self._checked)
 
     def child(self, parent: Place, *path: str | int) -> Place:
         """The schema below a place, by keyword and name or index."""
@@ -163,7 +164,7 @@ class SchemaDocument:
             for name, value in schema.items():
                 keyword = keyword_in(name, self.declared_draft)
                 if keyword is None:
-                    if self.options.strict_keywords and name not in ALL_SPELLINGS:
+                    if self.options.strict_keywords and name not in ALL_SPELLINGS and not name.startswith("x-"):
                         raise UnsupportedSchemaError(
                             f"unknown keyword {name!r}",
                             pointer=f"{pointer}/{escape(name)}",
@@ -210,7 +211,7 @@ class SchemaDocument:
             )
 
     def targets(self, place: Place) -> Iterator[Place]:
-        """Where the references of a schema lead: `$ref`, `$dynamicRef` and `$recursiveRef`.
+        """Where references lead (`$ref`, `$dynamicRef`, `$recursiveRef`), and what extensions stand for.
 
         Raises:
             SchemaError: one dangles. UnsupportedSchemaError: it leads to a document that nobody supplied.
@@ -223,6 +224,9 @@ class SchemaDocument:
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if keyword in schema and self.knows(keyword):
                 yield self._resolve_dynamic(place, keyword)
+        if self.declared_draft is None:
+            for name, meaning in extensions(schema):
+                yield self.place(meaning, f"{place.pointer}/{name}", place.resource, place.scope)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
         """Where a reference leads."""

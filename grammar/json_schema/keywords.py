@@ -17,11 +17,13 @@ Status = Literal["enforced", "annotation", "structure", "refused"]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 LATEST = 2020
 MAX_COUNT_DIGITS = 300
+OPENAPI = 30  # no draft has this number
 
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020. `value` names the rule in `problem_with`."""
+    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020 (or OPENAPI, where no draft is declared and OpenAPI 3.0 or
+    Kubernetes may be meant). `value` names the rule in `problem_with`."""
 
     status: Status
     value: str
@@ -33,6 +35,10 @@ class Keyword:
     def holds_schemas(self) -> bool:
         """Whether there are schemas in its value."""
         return "schema" in self.value or self.value == "dependencies"
+
+
+def _openapi(status: Status) -> Keyword:
+    return Keyword(status, "any", OPENAPI, OPENAPI)
 
 
 def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
@@ -94,6 +100,15 @@ KEYWORDS: Mapping[str, Keyword] = {
     "contentMediaType": Keyword("annotation", "any"),
     "contentEncoding": Keyword("annotation", "any"),
     "contentSchema": Keyword("annotation", "any", 2019),
+    "nullable": _openapi("enforced"),
+    "x-kubernetes-int-or-string": _openapi("enforced"),
+    "x-kubernetes-embedded-resource": _openapi("enforced"),
+    "x-kubernetes-preserve-unknown-fields": _openapi("annotation"),
+    "x-kubernetes-validations": _openapi("annotation"),
+    "example": _openapi("annotation"),
+    "discriminator": _openapi("annotation"),
+    "externalDocs": _openapi("annotation"),
+    "xml": _openapi("annotation"),
     "not": Keyword("enforced", "schema"),
     "if": Keyword("enforced", "schema", 7),
     "then": Keyword("enforced", "schema", 7),
@@ -107,7 +122,7 @@ KEYWORDS: Mapping[str, Keyword] = {
 
 # Where no draft is declared, all but `id` are understood: there it is rather the name of a member.
 ALL_SPELLINGS: Mapping[str, Keyword] = {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}
-DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12"}
+DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12", OPENAPI: "OpenAPI 3.0"}
 
 _BY_TYPE = {
     "number": "multipleOf minimum maximum exclusiveMinimum exclusiveMaximum",

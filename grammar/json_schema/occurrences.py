@@ -31,6 +31,7 @@ _IDLE: dict[str, Any] = {
     "patternProperties": {}, "prefixItems": [], "properties": {}, "propertyNames": True, "required": [],
     "unevaluatedItems": True, "unevaluatedProperties": True, "uniqueItems": False,
 }  # fmt: skip
+_SWITCHES = frozenset({"nullable", "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource"})
 _OWNER = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
 
 
@@ -39,6 +40,8 @@ def _is_idle(name: str, schema: dict[str, Any]) -> bool:
         return "then" not in schema and "else" not in schema
     if name in _OWNER:
         return _OWNER[name] not in schema
+    if name in _SWITCHES:
+        return schema[name] is not True
     value, idle = schema[name], _IDLE.get(name, _IDLE)
     return type(value) is type(idle) and bool(value == idle)
 
