@@ -34,21 +34,26 @@ class RandomSchemas:
         self.chance = random.Random(seed)
         self.draft: int | None = None
         self.definitions: list[str] = []
+        self.anchored: set[str] = set()  # definitions that have an anchor of their name
         self.budget = 0
+        self.current = -1  # the definition that is being made
+        self.below = 0  # around this: schemas of items and members
 
     def document(self) -> Any:
         """A schema with its definitions, in a random draft or in none."""
         chance = self.chance
         self.draft = chance.choice([None, None, None, *DRAFTS])
         self.definitions = [f"d{number}" for number in range(chance.choice((0, 0, 1, 2)))]
+        self.anchored = {name for name in self.definitions if self.has(2019) and chance.random() < 0.4}
+        self.budget = 4
+        definitions = {name: self.definition(number) for number, name in enumerate(self.definitions)}
+        self.current = -1
         self.budget = chance.choice((3, 5, 8, 12))
         schema = self.schema(3)
         if not isinstance(schema, dict):
             return schema
-        key = "$defs" if self.draft is None or self.draft >= 2019 else "definitions"
-        if self.definitions:
-            self.budget = 4
-            schema[key] = {name: self.schema(2) for name in self.definitions}
+        if definitions:
+            schema["$defs" if self.has(2019) else "definitions"] = definitions
         return schema if self.draft is None else {"$schema": DRAFTS[self.draft], **schema}
 
     def has(self, since: int = 4, until: int = 2020) -> bool:
@@ -66,12 +71,38 @@ class RandomSchemas:
         made: dict[str, Any] = {}
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
             made |= chance.choice(parts)(depth - 1)
-        if self.definitions and chance.random() < 0.15:
-            made["$ref"] = f"#/{'$defs' if self.has(2019) else 'definitions'}/{chance.choice(self.definitions)}"
+        if chance.random() < 0.15:
+            made |= self.reference()
         if chance.random() < 0.4:
             made["type"] = self.types()
         if self.draft is None and chance.random() < 0.05:
             made["nullable"] = chance.random() < 0.8
+        return made
+
+    def reference(self) -> dict[str, str]:
+        """To a definition by its place or its anchor, or to the whole document.
+
+        What speaks of the same value may only refer to later definitions: there are no loops without end.
+        """
+        chance = self.chance
+        if self.below and (not self.definitions or chance.random() < 0.1):
+            return {"$ref": "#"}
+        names = self.definitions if self.below else self.definitions[self.current + 1 :]
+        if not names:
+            return {}
+        name = chance.choice(names)
+        if name in self.anchored and chance.random() < 0.5:
+            return {"$dynamicRef" if self.has(2020) and chance.random() < 0.4 else "$ref": f"#{name}"}
+        return {"$ref": f"#/{'$defs' if self.has(2019) else 'definitions'}/{name}"}
+
+    def definition(self, number: int) -> Any:
+        self.current = number
+        name = self.definitions[number]
+        made = self.schema(2)
+        if name in self.anchored and isinstance(made, dict):
+            made["$dynamicAnchor" if self.has(2020) and self.chance.random() < 0.5 else "$anchor"] = name
+        else:
+            self.anchored.discard(name)
         return made
 
     def always(self) -> Any:
@@ -143,7 +174,10 @@ class RandomSchemas:
             return chance.choice((0, 1, 2, 3))
 
         def below() -> Any:
-            return self.schema(depth)
+            self.below += 1
+            made = self.schema(depth)
+            self.below -= 1
+            return made
 
         pairs: dict[str, Callable[[], Any]] = {
             "items": below, "minItems": count, "maxItems": count, "uniqueItems": lambda: chance.random() < 0.8,
@@ -151,12 +185,12 @@ class RandomSchemas:
         if self.has(6):
             pairs["contains"] = below
         if self.has(2020):
-            pairs["prefixItems"] = lambda: self.schemas(depth)
+            pairs["prefixItems"] = lambda: [below() for _ in range(chance.choice((1, 2)))]
         if self.has(2019):
             pairs["unevaluatedItems"] = below
         made = self.some(pairs)
         if self.has(until=2019) and "prefixItems" not in made and chance.random() < 0.2:
-            made["items"] = self.schemas(depth)
+            made["items"] = [below() for _ in range(chance.choice((1, 2)))]
             if chance.random() < 0.6:
                 made["additionalItems"] = below() if self.draft != 4 else chance.choice((below(), True, False))
         if "contains" in made and self.has(2019) and chance.random() < 0.5:
@@ -167,7 +201,10 @@ class RandomSchemas:
         chance = self.chance
 
         def below() -> Any:
-            return self.schema(depth)
+            self.below += 1
+            made = self.schema(depth)
+            self.below -= 1
+            return made
 
         def names() -> list[str]:
             return chance.sample(NAMES, chance.choice((1, 1, 2)))
@@ -183,10 +220,12 @@ class RandomSchemas:
         if self.has(6):
             pairs["propertyNames"] = below
         if self.has(until=7):
-            pairs["dependencies"] = lambda: {name: names() if chance.random() < 0.5 else below() for name in names()}
+            pairs["dependencies"] = lambda: {
+                name: names() if chance.random() < 0.5 else self.schema(depth) for name in names()
+            }
         if self.has(2019):
             pairs["dependentRequired"] = lambda: {name: names() for name in names()}
-            pairs["dependentSchemas"] = lambda: {name: below() for name in names()}
+            pairs["dependentSchemas"] = lambda: {name: self.schema(depth) for name in names()}
             pairs["unevaluatedProperties"] = below
         made = self.some(pairs)
         if chance.random() < 0.5:

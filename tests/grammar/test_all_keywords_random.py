@@ -25,6 +25,9 @@ SEED = int(os.environ.get("STRUCTGEN_SEED", "0"))
 GROUPS = 10
 LONGEST = 60  # tokens of a walk beyond the least
 
+LOOP = "refers to itself forever"
+EACH_TYPE: list[Any] = [None, True, 1, 0.5, "a", "", [], [1, [], "b"], {}, {"a": 1, "b": [1], "é": {"a": 1}}]
+
 Allowed = Callable[..., set[int]]
 
 
@@ -109,14 +112,16 @@ class Trial:
         except GrammarError:
             self.counts["no schema"] += 1
             return []
+        if any(LOOP in issue.message for value in EACH_TYPE for issue in validator.errors_in_value(value)):
+            self.counts["refers to itself without end"] += 1  # what that means is anyone's guess
+            return []
         try:
             self.check_walks(validator)
             self.check_values(validator, self.compiled(property_order="any", whitespace="compact"))
             self.counts["compiled"] += 1
-        except UnsatisfiableError as error:
+        except UnsatisfiableError:
             self.counts["unsatisfiable"] += 1
-            if "refers to itself" not in error.message:
-                self.check_values(validator, None)
+            self.check_values(validator, None)
         except GrammarError as error:
             self.counts[f"refused: {error.code}"] += 1
         except AssertionError as error:
