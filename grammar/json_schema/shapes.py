@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place
@@ -275,9 +275,9 @@ class Shape:
             self.true and other.true,
             self.false and other.false,
             None if number is None or number.is_empty else number,
-            self.text.meet(other.text) if self.text and other.text else None,
-            self.array.meet(other.array) if self.array and other.array else None,
-            self.object.meet(other.object, name_matches) if self.object and other.object else None,
+            _possible(self.text.meet(other.text)) if self.text and other.text else None,
+            _possible(self.array.meet(other.array)) if self.array and other.array else None,
+            _possible(self.object.meet(other.object, name_matches)) if self.object and other.object else None,
             _common_values(self.values, other.values),
             self.obstacle or other.obstacle,
         )
@@ -302,6 +302,14 @@ class Shape:
 
 ANYTHING = Shape()
 NOTHING = Shape(False, False, False, None, None, None, None)
+
+
+_Counted = TypeVar("_Counted", TextShape, ArrayShape, ObjectShape)
+
+
+def _possible(shape: _Counted) -> _Counted | None:
+    """None when the least count is above the most."""
+    return None if shape.most is not None and shape.most < shape.least else shape
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -288,9 +288,7 @@ def test_formats(name: str, good: list[str], bad: list[str]) -> None:
     assert [text for text in bad if check(text)] == []
 
 
-@pytest.mark.parametrize(
-    "beside", [{}, {"minLength": 1}, {"const": 1}, {"anyOf": [True]}, {"type": ["array", "number"]}]
-)
+@pytest.mark.parametrize("beside", [{}, {"minLength": 1}, {"const": 1}, {"type": ["array", "number"]}])
 @pytest.mark.parametrize("keyword", ["$ref", "allOf", "anyOf", "oneOf", "not", "if"])
 def test_a_schema_that_refers_to_itself_forever(keyword: str, beside: dict[str, Any]) -> None:
     """Python's stack may end anywhere, also in code of other languages, which then panics."""
