@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from structgen.grammar.errors import UnsatisfiableError, UnsupportedSchemaError
 from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape, SomeMember
 from structgen.grammar.json_schema.text import is_word
@@ -26,6 +27,21 @@ class Fitting:
             for shape in self._shapes(conjunction)
             if shape.values is None or Shape().only_values((value,)).meet(shape).values
         )
+
+    def values(self, shape: Shape) -> tuple[Any, ...]:
+        """The listed values of a shape that fit the rest of it.
+
+        Raises:
+            UnsupportedSchemaError: that depends on the list itself, since a part of a value refers back to it.
+        """
+        try:
+            return tuple(value for value in shape.values or () if self.fits(shape, value))
+        except UnsatisfiableError as error:
+            raise UnsupportedSchemaError(
+                "whether a listed value is valid depends on the list itself",
+                pointer=error.pointer,
+                hint="do not refer back to a schema with enum or const from within its members",
+            ) from None
 
     def fits(self, shape: Shape, value: Any) -> bool:
         """Whether a value fits what a shape says about its type; `values` are not looked at."""

@@ -72,7 +72,7 @@ class Normaliser:
     def _settled(self, shape: Shape) -> Iterable[Shape]:
         """The shape with everything worked out that needs all of a conjunction."""
         if shape.values is not None:
-            shape = replace(shape, values=tuple(value for value in shape.values if self._fitting.fits(shape, value)))
+            shape = replace(shape, values=self._fitting.values(shape))
         elif shape.object is not None and shape.object.some:
             objects = self._members.settled(shape.object)
             shapes = [replace(shape if index == 0 else _only(one), object=one) for index, one in enumerate(objects)]
@@ -268,7 +268,7 @@ class Normaliser:
         own = own_shape(document, place)
         if own is not ANYTHING:
             if own.values is not None:
-                own = replace(own, values=tuple(value for value in own.values if self._fitting.fits(own, value)))
+                own = replace(own, values=self._fitting.values(own))
             yield tuple(Negation(document, place.pointer).of(own))
         for child in self._children(place, "allOf"):
             yield self.expand(child.opposite)

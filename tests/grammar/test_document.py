@@ -369,3 +369,12 @@ def test_a_long_chain_of_references(accepts: Accepts) -> None:
     assert accepts({"$ref": "#/$defs/0", "$defs": definitions}, None)
     definitions |= {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(100, 5000)}
     assert error_of({"$ref": "#/$defs/0", "$defs": definitions | {"5000": True}}).code == "schema_too_complex"
+
+
+@pytest.mark.parametrize(
+    "member",
+    [{"not": {"$ref": "#"}}, {"if": {"$ref": "#"}, "then": False}, {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}],
+)
+def test_listed_values_that_refer_back_to_the_list(member: dict[str, Any], accepts: Accepts) -> None:
+    with suppress(UnsupportedSchemaError, GrammarLimitError):
+        assert accepts({"const": {"b": 1}, "properties": {"b": member}}, {"b": 1})
