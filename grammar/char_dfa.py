@@ -57,7 +57,7 @@ class CharDFA:
 
     def longest(self) -> int | None:
         """The length of the longest word; None without a bound."""
-        order = _topological_order(self.rows)
+        order = topological_order(self.rows)
         if order is None:
             return None
         lengths = [0] * len(self.rows)
@@ -66,7 +66,8 @@ class CharDFA:
         return lengths[0] if lengths else 0
 
 
-def _topological_order(rows: tuple[tuple[int, ...], ...]) -> list[int] | None:
+def topological_order(rows: tuple[tuple[int, ...], ...]) -> list[int] | None:
+    """The states, each in front of those it leads to; None where there is a circle."""
     degree = [0] * len(rows)
     for row in rows:
         for target in set(row):

@@ -97,6 +97,19 @@ class Interior(IntEnum):
 
 
 @dataclass(frozen=True)
+class Distinct:
+    """What a program says about values that must differ, and may run out; see `distinct.py`.
+
+    Attributes:
+        unique_arrays: the states to which arrays with unique items return: a frame on the stack tells them.
+        finite_names: there are keys that were not declared whose names can run out.
+    """
+
+    unique_arrays: frozenset[int]
+    finite_names: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """A finished program. `code` is int32[states, 4], `edges` int32[n]; both read-only."""
 
@@ -104,6 +117,7 @@ class Program:
     edges: npt.NDArray[np.int32]
     start: int
     has_other_keys: bool = False  # whether there is a KEY_END
+    distinct: Distinct | None = None
 
     @property
     def size(self) -> int:
@@ -131,6 +145,8 @@ class ProgramBuilder:
         self._code = array("i")
         self._edges = array("i")
         self._has_other_keys = False
+        self._unique_arrays: list[int] = []
+        self.finite_names = False
         self._tails: dict[tuple[ByteRanges, int], int] = {}
         self.fail = self.reserve()
         self.accept = self.reserve()
@@ -242,6 +258,13 @@ class ProgramBuilder:
         self._set(state, Op.CALL, callee, then)
         return state
 
+    def unique_array(self, items: int) -> int:
+        """A state that calls `items`, to which the items of an array and what ends it belong; they must differ."""
+        back = self.reserve()
+        self.set_split(back, [self.accept])
+        self._unique_arrays.append(back)
+        return self.call(items, back)
+
     def literal(self, text: bytes, then: int) -> int:
         """A chain of BYTE states; returns the first."""
         if not text:
@@ -292,4 +315,7 @@ class ProgramBuilder:
         code = np.frombuffer(self._code, dtype=np.int32).reshape(-1, 4) if self._code else np.zeros((0, 4), np.int32)
         edges = np.frombuffer(self._edges, dtype=np.int32) if self._edges else np.zeros(0, np.int32)
         code.flags.writeable = edges.flags.writeable = False
-        return Program(code, edges, start, self._has_other_keys)
+        distinct = None
+        if self._unique_arrays or self.finite_names:
+            distinct = Distinct(frozenset(self._unique_arrays), self.finite_names)
+        return Program(code, edges, start, self._has_other_keys, distinct)

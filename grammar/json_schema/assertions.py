@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
@@ -11,6 +10,7 @@ from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
 from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
 from structgen.grammar.json_schema.names import name_matches
+from structgen.grammar.json_schema.openapi import types_of
 from structgen.grammar.json_schema.shapes import (
     ANYTHING,
     NOTHING,
@@ -50,10 +50,11 @@ def own_shape(document: SchemaDocument, place: Place) -> Shape:
     refuse_unenforced(document, place)
     if _ASSERTING.isdisjoint(schema):
         return ANYTHING
-    types = _types(schema.get("type"))
+    types = types_of(schema, document.declared_draft)
     whole = document.options.integers_as == "1 or 1.0" and document.draft != 4
     shape = Shape(
         types is None or "null" in types,
+        types is None or "boolean" in types,
         types is None or "boolean" in types,
         _number(place, types, whole),
         _text(document, place) if types is None or "string" in types else None,
@@ -76,12 +77,6 @@ def refuse_unenforced(document: SchemaDocument, place: Place) -> None:
             raise UnsupportedSchemaError(
                 f"{name} is not enforced yet", pointer=f"{place.pointer}/{escape(name)}", hint=keyword.hint
             )
-
-
-def _types(given: Any) -> frozenset[str] | None:
-    if given is None:
-        return None
-    return frozenset([given] if isinstance(given, str) else given)
 
 
 def _number(place: Place, types: frozenset[str] | None, whole: bool) -> NumberRange | None:

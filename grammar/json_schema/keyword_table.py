@@ -1,8 +1,8 @@
 """The table of keywords in `grammar/README.md`, written from the code.
 
 `python -m structgen.grammar.json_schema.keyword_table [CORPUS]` writes it anew: statuses from `keywords.py` and
-`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line). A share says in how many of them
-the keyword is used at least once. Without the corpus, the shares that stand in the file are kept.
+`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line): in how many of them a keyword is
+used at least once. Without the corpus, the shares that stand in the file are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
-from structgen.grammar.json_schema.keywords import APPLIES_TO, DRAFT_NAMES, KEYWORDS, LATEST, Keyword
+from structgen.grammar.json_schema.keywords import APPLIES_TO, DRAFT_NAMES, KEYWORDS, LATEST, OPENAPI, Keyword
 from structgen.grammar.json_schema.occurrences import Schemas
 from structgen.grammar.json_schema.options import JsonOptions
 
@@ -26,7 +26,7 @@ CORPUS = Path(__file__).resolve().parents[3] / "shared" / "data" / "maskbench-de
 BEGIN = "<!-- Written by python -m structgen.grammar.json_schema.keyword_table: change keywords.py instead. -->"
 END = "<!-- End of what is written. -->"
 _ORDER = ("enforced", "refused", "structure", "annotation")
-_ROW = re.compile(r"^\| `([^`]+)` \|.*\| ([0-9.]+ %|) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `([^`]+)` \|.*\| ([<0-9. ]+ %|) \|$", re.MULTILINE)
 
 Shares = Mapping[str, str]
 
@@ -51,6 +51,8 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _drafts(keyword: Keyword) -> str:
+    if keyword.since == OPENAPI:
+        return "none declared"
     first, last = DRAFT_NAMES[keyword.since], DRAFT_NAMES[keyword.until]
     if keyword.since == keyword.until:
         return first
@@ -73,7 +75,11 @@ def shares_of(corpus: Path) -> Shares:
         for line in lines:
             total += 1
             counts.update(set(_used(json.loads(line)["schema"])))
-    return {name: f"{100 * count / total:.1f} %" if count else "" for name, count in counts.items()}
+    return {name: _percent(count / total) for name, count in counts.items()}
+
+
+def _percent(share: float) -> str:
+    return "< 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def _used(schema: Any) -> Iterator[str]:

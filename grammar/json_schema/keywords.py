@@ -17,11 +17,13 @@ Status = Literal["enforced", "annotation", "structure", "refused"]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 LATEST = 2020
 MAX_COUNT_DIGITS = 300
+OPENAPI = 30  # no draft has this number
 
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020. `value` names the rule in `problem_with`."""
+    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020 (or OPENAPI, where no draft is declared and OpenAPI 3.0 or
+    Kubernetes may be meant). `value` names the rule in `problem_with`."""
 
     status: Status
     value: str
@@ -33,6 +35,10 @@ class Keyword:
     def holds_schemas(self) -> bool:
         """Whether there are schemas in its value."""
         return "schema" in self.value or self.value == "dependencies"
+
+
+def _openapi(status: Status) -> Keyword:
+    return Keyword(status, "any", OPENAPI, OPENAPI)
 
 
 def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
@@ -94,20 +100,29 @@ KEYWORDS: Mapping[str, Keyword] = {
     "contentMediaType": Keyword("annotation", "any"),
     "contentEncoding": Keyword("annotation", "any"),
     "contentSchema": Keyword("annotation", "any", 2019),
-    "not": _refused("schema", hint="say what is allowed instead"),
-    "if": _refused("schema", 7, hint="spell the cases out with anyOf"),
-    "then": _refused("schema", 7),
-    "else": _refused("schema", 7),
-    "dependencies": _refused("dependencies", 4, 7, hint="spell the cases out with anyOf"),
-    "dependentRequired": _refused("string lists", 2019, hint="spell the cases out with anyOf"),
-    "dependentSchemas": _refused("schema map", 2019, hint="spell the cases out with anyOf"),
+    "nullable": _openapi("enforced"),
+    "x-kubernetes-int-or-string": _openapi("enforced"),
+    "x-kubernetes-embedded-resource": _openapi("enforced"),
+    "x-kubernetes-preserve-unknown-fields": _openapi("annotation"),
+    "x-kubernetes-validations": _openapi("annotation"),
+    "example": _openapi("annotation"),
+    "discriminator": _openapi("annotation"),
+    "externalDocs": _openapi("annotation"),
+    "xml": _openapi("annotation"),
+    "not": Keyword("enforced", "schema"),
+    "if": Keyword("enforced", "schema", 7),
+    "then": Keyword("enforced", "schema", 7),
+    "else": Keyword("enforced", "schema", 7),
+    "dependencies": Keyword("enforced", "dependencies"),  # still understood after draft-07
+    "dependentRequired": Keyword("enforced", "string lists", 2019),
+    "dependentSchemas": Keyword("enforced", "schema map", 2019),
     "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
     "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
 }
 
 # Where no draft is declared, all but `id` are understood: there it is rather the name of a member.
 ALL_SPELLINGS: Mapping[str, Keyword] = {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}
-DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12"}
+DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12", OPENAPI: "OpenAPI 3.0"}
 
 _BY_TYPE = {
     "number": "multipleOf minimum maximum exclusiveMinimum exclusiveMaximum",

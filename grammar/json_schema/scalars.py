@@ -34,8 +34,10 @@ class Scalars:
         found = []
         if shape.null:
             found.append(self.literal(b"null"))
-        if shape.boolean:
-            found += [self.literal(b"true"), self.literal(b"false")]
+        if shape.true:
+            found.append(self.literal(b"true"))
+        if shape.false:
+            found.append(self.literal(b"false"))
         if shape.number is not None:
             found.append(self.number(shape.number))
         if shape.text is not None:
@@ -83,7 +85,7 @@ class Scalars:
     def _text_content(self, wanted: TextShape) -> int:
         """After the opening quote."""
         builder = self._builder
-        if not wanted.patterns and not wanted.formats:
+        if wanted.is_counted:
             return counted_text(builder, wanted.least, wanted.most, builder.accept)
         closing = builder.literal(b'"', builder.accept)
         tree = single_tree(wanted)
