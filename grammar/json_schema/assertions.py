@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
-from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
+from structgen.grammar.formats import FORMATS
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
 from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
@@ -157,10 +157,6 @@ def _asserts_format(document: SchemaDocument, place: Place, name: str) -> bool:
     if name in FORMATS:
         return True
     pointer = f"{place.pointer}/format"
-    if name in UNENFORCED_FORMATS:
-        raise UnsupportedSchemaError(
-            f"format {name!r} is not enforced yet", pointer=pointer, hint="use a pattern, or format='annotate'"
-        )
     if document.options.unknown_format == "refuse":
         raise UnsupportedSchemaError(
             f"unknown format {name!r}", pointer=pointer, hint="use a pattern, or unknown_format='annotate'"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.dfa_algebra import both
 from structgen.grammar.errors import GrammarError
-from structgen.grammar.formats import format_tree
+from structgen.grammar.formats import flat_format_tree, format_tree
 from structgen.grammar.json_schema.shapes import TextShape
 from structgen.grammar.lookahead import language
 from structgen.grammar.regex_program import search_tree
@@ -15,7 +15,7 @@ from structgen.grammar.regex_tree import Chars, Node, Repeat, assertions
 
 
 def text_trees(text: TextShape) -> list[Node]:
-    """One tree for each pattern and format.
+    """One tree for each pattern and format; without rules where there are several constraints.
 
     Raises:
         GrammarSyntaxError: with the pointer of the pattern.
@@ -27,7 +27,8 @@ def text_trees(text: TextShape) -> list[Node]:
         except GrammarError as error:
             error.pointer = pointer
             raise
-    return trees + [format_tree(name) for name, _ in text.formats]
+    alone = not trees and len(text.formats) == 1 and text.least == 0 and text.most is None
+    return trees + [format_tree(name) if alone else flat_format_tree(name) for name, _ in text.formats]
 
 
 def single_tree(text: TextShape) -> Node | None:
