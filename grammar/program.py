@@ -58,6 +58,10 @@ class Op(IntEnum):
     KEY_END = 12
 
 
+_FAIL, _BYTE, _SPLIT = int(Op.FAIL), int(Op.BYTE), int(Op.SPLIT)
+_CALL, _KEY_END = int(Op.CALL), int(Op.KEY_END)
+
+
 class TextField(IntEnum):
     """The edges of a TEXT state: these fields, then `lengths` numbers, then (body, target) pairs.
 
@@ -110,7 +114,7 @@ class Program:
         return len(self.code)
 
     @cached_property
-    def order(self) -> npt.NDArray[np.int32]:
+    def order(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """See `evaluation_order.py`; computed once."""
         from structgen.grammar.evaluation_order import evaluation_order
 
@@ -122,6 +126,12 @@ class Program:
         from structgen.grammar.distance import byte_distances
 
         return byte_distances(self)
+
+
+def _too_large() -> GrammarLimitError:
+    return GrammarLimitError(
+        f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
+    )
 
 
 class ProgramBuilder:
@@ -140,14 +150,29 @@ class ProgramBuilder:
     def size(self) -> int:
         return len(self._code) >> 2
 
+    @property
+    def edge_count(self) -> int:
+        return len(self._edges)
+
     def reserve(self) -> int:
-        state = len(self._code) >> 2
+        return self._add(_FAIL, 0, 0)
+
+    def _add(self, op: int, a: int, b: int, c: int = 0) -> int:
+        """A new state."""
+        code = self._code
+        state = len(code) >> 2
         if state >= MAX_STATES:
-            raise GrammarLimitError(
-                f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
-            )
-        self._code.extend((0, 0, 0, 0))
+            raise _too_large()
+        code.extend((op, a, b, c))
         return state
+
+    def append(self, code: npt.NDArray[np.int32], edges: npt.NDArray[np.int32], has_other_keys: bool) -> None:
+        """Take over finished states, flat, and their edges."""
+        if self.size + len(code) // 4 > MAX_STATES:
+            raise _too_large()
+        self._code.frombytes(code.tobytes())
+        self._edges.frombytes(edges.tobytes())
+        self._has_other_keys = self._has_other_keys or has_other_keys
 
     def _set(self, state: int, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
         offset = state << 2
@@ -222,10 +247,8 @@ class ProgramBuilder:
         return self.fail
 
     def key_end(self, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.KEY_END, 0, then)
         self._has_other_keys = True
-        return state
+        return self._add(_KEY_END, 0, then)
 
     def set_close(self, state: int, object_: int, then: int) -> None:
         self._set(state, Op.CLOSE, object_, then)
@@ -233,27 +256,25 @@ class ProgramBuilder:
     def split(self, targets: Sequence[int]) -> int:
         if len(targets) == 1:
             return targets[0]
-        state = self.reserve()
-        self.set_split(state, targets)
-        return state
+        offset = len(self._edges)
+        self._edges.extend(targets)
+        return self._add(_SPLIT, offset, len(targets))
 
     def call(self, callee: int, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.CALL, callee, then)
-        return state
+        return self._add(_CALL, callee, then)
 
     def literal(self, text: bytes, then: int) -> int:
         """A chain of BYTE states; returns the first."""
         if not text:
             return then
         start = len(self._code) >> 2
-        if start + len(text) >= MAX_STATES:
-            self.reserve()
+        if start + len(text) > MAX_STATES:
+            raise _too_large()
         flat: list[int] = []
         state = start
         for byte in text:
             state += 1
-            flat += (1, byte, state, 0)
+            flat += (_BYTE, byte, state, 0)
         flat[-2] = then
         self._code.extend(flat)
         return start

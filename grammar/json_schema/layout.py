@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from structgen.grammar.block import BLOCKS
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.program import Interior, ProgramBuilder
 
 MAX_BLANKS = 16  # a model that likes blanks must come to an end
 MAX_PRETTY_DEPTH = 24  # deeper nesting is not produced in pretty layout: each depth needs rules of its own
 _BLANKS = ((0x09, 0x0A), (0x0D, 0x0D), (0x20, 0x20))
+
+
+def blank_rule(builder: ProgramBuilder) -> int:
+    """Up to MAX_BLANKS blanks, then RETURN."""
+    state = builder.accept
+    for _ in range(MAX_BLANKS):
+        read, either = builder.reserve(), builder.reserve()
+        builder.set_ranges(read, [(low, high, state) for low, high in _BLANKS], Interior.BLANK)
+        builder.set_split(either, [read, builder.accept])
+        state = either
+    return state
 
 
 class Layout:
@@ -17,18 +29,7 @@ class Layout:
         self._builder = builder
         self.flexible = options.whitespace == "flexible"
         self.pretty = options.whitespace == "pretty"
-        self._blanks = self._blank_rule() if self.flexible else builder.accept
-
-    def _blank_rule(self) -> int:
-        """Up to MAX_BLANKS blanks, then RETURN."""
-        builder = self._builder
-        state = builder.accept
-        for _ in range(MAX_BLANKS):
-            read, either = builder.reserve(), builder.reserve()
-            builder.set_ranges(read, [(low, high, state) for low, high in _BLANKS], Interior.BLANK)
-            builder.set_split(either, [read, builder.accept])
-            state = either
-        return state
+        self._blanks = BLOCKS.place(builder, "blanks", blank_rule) if self.flexible else builder.accept
 
     def blank(self, then: int) -> int:
         """Optional blanks, in flexible layout."""

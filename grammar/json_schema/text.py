@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from structgen.grammar.char_dfa import CharDFA
@@ -47,7 +48,14 @@ def single_tree(text: TextShape) -> Node | None:
     return None
 
 
-@lru_cache(maxsize=512)
+def without_pointers(text: TextShape) -> TextShape:
+    """The same constraints, wherever in a schema they stand."""
+    if not text.patterns and not text.formats:
+        return text
+    patterns, formats = (tuple((one, "") for one, _ in found) for found in (text.patterns, text.formats))
+    return replace(text, patterns=patterns, formats=formats)
+
+
 def text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
     """The automaton of all patterns and formats together, and what it leaves to say about lengths.
 
@@ -56,16 +64,21 @@ def text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
     Raises:
         GrammarLimitError: too many states, with the pointer of a constraint.
     """
-    place = (*text.patterns, *text.formats)[0][1]
+    text_trees(text)  # syntax errors know their pattern
     try:
-        automata = [language(tree) for tree in text_trees(text)]
-        dfa = automata[0]
-        for other in automata[1:]:
-            dfa = both(dfa, other)
+        return _text_dfa(without_pointers(text))
     except GrammarError as error:
-        if error.pointer is None:
-            error.pointer = place
+        error.pointer = error.pointer or (*text.patterns, *text.formats)[0][1]
         raise
+
+
+@lru_cache(maxsize=512)
+def _text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
+    automata = [_pattern_dfa(pattern) for pattern, _ in text.patterns]
+    automata += [_format_dfa(name) for name, _ in text.formats]
+    dfa = automata[0]
+    for other in automata[1:]:
+        dfa = both(dfa, other)
     least, most = text.least, text.most
     if dfa.is_empty or (least and dfa.shortest() >= least):
         least = 0
@@ -73,3 +86,13 @@ def text_dfa(text: TextShape) -> tuple[CharDFA, int, int | None]:
     if longest is not None and most is not None and longest <= most:
         most = None
     return dfa, least, most
+
+
+@lru_cache(maxsize=512)
+def _pattern_dfa(pattern: str) -> CharDFA:
+    return language(search_tree(pattern))
+
+
+@lru_cache(maxsize=64)
+def _format_dfa(name: str) -> CharDFA:
+    return language(flat_format_tree(name))
