@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,7 @@ class Op(IntEnum):
 
 
 _FAIL, _BYTE, _SPLIT = int(Op.FAIL), int(Op.BYTE), int(Op.SPLIT)
-_CALL, _KEY_END = int(Op.CALL), int(Op.KEY_END)
+_CALL, _EXCEPT, _KEY_END = int(Op.CALL), int(Op.EXCEPT), int(Op.KEY_END)
 
 
 class TextField(IntEnum):
@@ -234,6 +235,20 @@ class ProgramBuilder:
         flat = [number for pair in pairs for number in pair]
         self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
 
+    def excepts(self, pairs: Sequence[Sequence[int]], defaults: Sequence[int]) -> int:
+        """New EXCEPT states, one for each (byte, next) pairs, flat, and default; returns the first."""
+        first = self.size
+        if first + len(pairs) > MAX_STATES:
+            raise _too_large()
+        offset = len(self._edges)
+        code: list[int] = []
+        for flat, default in zip(pairs, defaults, strict=True):
+            code += (_EXCEPT, offset, len(flat) >> 1, default)
+            offset += len(flat)
+        self._code.extend(code)
+        self._edges.extend(chain.from_iterable(pairs))
+        return first
+
     def follow(self, state: int, byte: int) -> int:
         """Where a BYTE or RANGES state that is already set goes on a byte; `fail` where it does not."""
         op, offset, count = self._code[state << 2 : (state << 2) + 3]
@@ -275,6 +290,19 @@ class ProgramBuilder:
         for byte in text:
             state += 1
             flat += (_BYTE, byte, state, 0)
+        flat[-2] = then
+        self._code.extend(flat)
+        return start
+
+    def steps(self, steps: Iterable[tuple[int, int]], then: int) -> int:
+        """A row of states that each read a byte, `(Op.BYTE, byte)`, or call a rule, `(Op.CALL, rule)`."""
+        start = state = len(self._code) >> 2
+        flat: list[int] = []
+        for op, operand in steps:
+            state += 1
+            flat += (op, operand, state, 0)
+        if state > MAX_STATES:
+            raise _too_large()
         flat[-2] = then
         self._code.extend(flat)
         return start

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from functools import partial
 
 from structgen.grammar.block import BLOCKS
-from structgen.grammar.byte_trie import literal_alternatives
+from structgen.grammar.byte_trie import literal_alternatives, shared_length
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.charset import ANY
 from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange
@@ -93,27 +93,26 @@ class Scalars:
         the same bytes, so that leaving the trie in the middle of a character stays valid UTF-8.
         """
         builder, interior = self._builder, self._key_interior()
-        children: list[dict[int, int]] = [{}]
+        first = builder.size
+        branches: list[list[int]] = [[]]  # (byte, next state) pairs, flat, of each node
         defaults = [interior]
-        for name in taken:
-            node = 0
-            for byte in quoted(name)[1:]:
-                following = children[node].get(byte)
-                if following is None:
-                    following = children[node][byte] = len(children)
-                    children.append({})
-                    stays = 0x20 <= byte < 0x7F and byte not in (0x22, 0x5C) and defaults[node] == interior
-                    defaults.append(interior if stays else builder.follow(defaults[node], byte))
-                node = following
-        states = [builder.reserve() for _ in children]
-        for node, edges in enumerate(children):
-            if edges:
-                # A closing quote inside of the trie completes a taken key, and only those are in it.
-                pairs = [
-                    (byte, builder.fail if byte == 0x22 and not children[n] else states[n]) for byte, n in edges.items()
-                ]
-                builder.set_except(states[node], pairs, defaults[node])
-        return states[0]
+        path, previous = [0], b""
+        for word in sorted(quoted(name)[1:] for name in taken):
+            shared = shared_length(previous, word, 0)
+            del path[shared + 1 :]
+            node, default = path[-1], defaults[path[-1]]
+            for byte in word[shared:-1]:
+                branches[node] += (byte, first + len(branches))
+                node = len(branches)
+                if default != interior or not 0x20 <= byte < 0x7F or byte in (0x22, 0x5C):
+                    default = builder.follow(default, byte)
+                path.append(node)
+                branches.append([])
+                defaults.append(default)
+            # A closing quote inside of the trie completes a taken key, and only those are in it.
+            branches[node] += (0x22, builder.fail)
+            previous = word
+        return builder.excepts(branches, defaults)
 
 
 def _place_number(builder: ProgramBuilder, wanted: NumberRange) -> int:
