@@ -19,12 +19,13 @@ _EXACT = frozenset(
     {"date", "duration", "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid"}
     | {"json-pointer", "relative-json-pointer"}
 )
-# Leap seconds at other offsets than zero; host names with more or longer labels; every way to write an address.
+# Leap seconds at other offsets; host names with more, longer or encoded labels; every way to write an address.
 _LEAP = r"\d\d:\d\d:60(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _BEYOND = {
     "time": _LEAP,
     "date-time": rf"\d{{4}}-\d\d-\d\d[Tt]{_LEAP}",
-    "hostname": r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+",
+    "hostname": rf"{_LABEL}(?:\.{_LABEL})*",
     "email": r"[ -~]{1,64}@[ -~]+",
 }
 NEGATABLE_FORMATS = _EXACT | _BEYOND.keys()

@@ -7,6 +7,7 @@ one Unicode code point; lone surrogates are never produced.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from structgen.grammar.byte_trie import literal_alternatives
@@ -24,6 +25,8 @@ _BELOW_8 = ((0x30, 0x37),)
 _8_TO_B = ((0x38, 0x39), (0x41, 0x42), (0x61, 0x62))
 _C_TO_F = ((0x43, 0x46), (0x63, 0x66))
 
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+
 Edges = list[tuple[int, int, int]]
 
 
@@ -33,7 +36,7 @@ def quoted(text: str) -> bytes:
 
 
 def quoted_content(text: str) -> bytes:
-    if text.isalnum() and text.isascii():
+    if _ESCAPED.search(text) is None:
         return text.encode()
     out = bytearray()
     for char in text:

@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,10 @@ class Op(IntEnum):
     EXCEPT = 10
     TEXT = 11
     KEY_END = 12
+
+
+_FAIL, _BYTE, _SPLIT = int(Op.FAIL), int(Op.BYTE), int(Op.SPLIT)
+_CALL, _EXCEPT, _KEY_END = int(Op.CALL), int(Op.EXCEPT), int(Op.KEY_END)
 
 
 class TextField(IntEnum):
@@ -124,7 +129,7 @@ class Program:
         return len(self.code)
 
     @cached_property
-    def order(self) -> npt.NDArray[np.int32]:
+    def order(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """See `evaluation_order.py`; computed once."""
         from structgen.grammar.evaluation_order import evaluation_order
 
@@ -136,6 +141,12 @@ class Program:
         from structgen.grammar.distance import byte_distances
 
         return byte_distances(self)
+
+
+def _too_large() -> GrammarLimitError:
+    return GrammarLimitError(
+        f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
+    )
 
 
 class ProgramBuilder:
@@ -156,14 +167,29 @@ class ProgramBuilder:
     def size(self) -> int:
         return len(self._code) >> 2
 
+    @property
+    def edge_count(self) -> int:
+        return len(self._edges)
+
     def reserve(self) -> int:
-        state = len(self._code) >> 2
+        return self._add(_FAIL, 0, 0)
+
+    def _add(self, op: int, a: int, b: int, c: int = 0) -> int:
+        """A new state."""
+        code = self._code
+        state = len(code) >> 2
         if state >= MAX_STATES:
-            raise GrammarLimitError(
-                f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
-            )
-        self._code.extend((0, 0, 0, 0))
+            raise _too_large()
+        code.extend((op, a, b, c))
         return state
+
+    def append(self, code: npt.NDArray[np.int32], edges: npt.NDArray[np.int32], has_other_keys: bool) -> None:
+        """Take over finished states, flat, and their edges."""
+        if self.size + len(code) // 4 > MAX_STATES:
+            raise _too_large()
+        self._code.frombytes(code.tobytes())
+        self._edges.frombytes(edges.tobytes())
+        self._has_other_keys = self._has_other_keys or has_other_keys
 
     def _set(self, state: int, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
         offset = state << 2
@@ -225,6 +251,20 @@ class ProgramBuilder:
         flat = [number for pair in pairs for number in pair]
         self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
 
+    def excepts(self, pairs: Sequence[Sequence[int]], defaults: Sequence[int]) -> int:
+        """New EXCEPT states, one for each (byte, next) pairs, flat, and default; returns the first."""
+        first = self.size
+        if first + len(pairs) > MAX_STATES:
+            raise _too_large()
+        offset = len(self._edges)
+        code: list[int] = []
+        for flat, default in zip(pairs, defaults, strict=True):
+            code += (_EXCEPT, offset, len(flat) >> 1, default)
+            offset += len(flat)
+        self._code.extend(code)
+        self._edges.extend(chain.from_iterable(pairs))
+        return first
+
     def follow(self, state: int, byte: int) -> int:
         """Where a BYTE or RANGES state that is already set goes on a byte; `fail` where it does not."""
         op, offset, count = self._code[state << 2 : (state << 2) + 3]
@@ -238,10 +278,8 @@ class ProgramBuilder:
         return self.fail
 
     def key_end(self, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.KEY_END, 0, then)
         self._has_other_keys = True
-        return state
+        return self._add(_KEY_END, 0, then)
 
     def set_close(self, state: int, object_: int, then: int) -> None:
         self._set(state, Op.CLOSE, object_, then)
@@ -249,14 +287,12 @@ class ProgramBuilder:
     def split(self, targets: Sequence[int]) -> int:
         if len(targets) == 1:
             return targets[0]
-        state = self.reserve()
-        self.set_split(state, targets)
-        return state
+        offset = len(self._edges)
+        self._edges.extend(targets)
+        return self._add(_SPLIT, offset, len(targets))
 
     def call(self, callee: int, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.CALL, callee, then)
-        return state
+        return self._add(_CALL, callee, then)
 
     def unique_array(self, items: int) -> int:
         """A state that calls `items`, to which the items of an array and what ends it belong; they must differ."""
@@ -270,13 +306,26 @@ class ProgramBuilder:
         if not text:
             return then
         start = len(self._code) >> 2
-        if start + len(text) >= MAX_STATES:
-            self.reserve()
+        if start + len(text) > MAX_STATES:
+            raise _too_large()
         flat: list[int] = []
         state = start
         for byte in text:
             state += 1
-            flat += (1, byte, state, 0)
+            flat += (_BYTE, byte, state, 0)
+        flat[-2] = then
+        self._code.extend(flat)
+        return start
+
+    def steps(self, steps: Iterable[tuple[int, int]], then: int) -> int:
+        """A row of states that each read a byte, `(Op.BYTE, byte)`, or call a rule, `(Op.CALL, rule)`."""
+        start = state = len(self._code) >> 2
+        flat: list[int] = []
+        for op, operand in steps:
+            state += 1
+            flat += (op, operand, state, 0)
+        if state > MAX_STATES:
+            raise _too_large()
         flat[-2] = then
         self._code.extend(flat)
         return start

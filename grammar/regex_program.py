@@ -24,6 +24,7 @@ from structgen.grammar.regex_tree import (
     Empty,
     Node,
     Repeat,
+    Rule,
     alt,
     assertions,
     concat,
@@ -122,6 +123,7 @@ def _is_assertion(node: Node, kind: str) -> bool:
 def place_tree(builder: ProgramBuilder, root: Node, entry: int, then: int, spelling: Spelling) -> None:
     """Set state `entry` so that it reads the tree, which has no assertions, and goes on at `then`."""
     todo: list[tuple[Node, int, int]] = [(root, entry, then)]
+    rules: dict[Rule, int] = {}
     while todo:
         node, state, after = todo.pop()
         if isinstance(node, Chars):
@@ -137,6 +139,11 @@ def place_tree(builder: ProgramBuilder, root: Node, entry: int, then: int, spell
             todo += [(option, place, after) for option, place in zip(node.options, places, strict=True)]
         elif isinstance(node, Repeat):
             todo += _place_repeat(builder, node, state, after, spelling)
+        elif isinstance(node, Rule) and node.body is not None:
+            if node not in rules:
+                rules[node] = builder.reserve()
+                todo.append((node.body, rules[node], builder.accept))
+            builder.set_call(state, rules[node], after)
         else:
             raise AssertionError("assertions are resolved before this")
 

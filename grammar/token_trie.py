@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import jit, lean
 from structgen.grammar.tables import INFINITE, Array
 
 # Columns of a trie whose nodes are rows.
@@ -87,7 +87,7 @@ def build_trie(tokens: Sequence[bytes | None], ids: Sequence[int]) -> TokenTrie:
     return TokenTrie(byte, depth, end, token, arrays[4], root, byte_cost, max(map(len, spelled), default=0))
 
 
-@jit
+@lean
 def child(trie: TokenTrie, node: int, byte: int) -> int:
     """The child of `node` (-1: the root) along `byte`, or -1."""
     if node < 0:

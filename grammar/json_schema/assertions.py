@@ -5,10 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
-from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
+from structgen.grammar.formats import FORMATS
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
-from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
 from structgen.grammar.json_schema.names import name_matches
 from structgen.grammar.json_schema.openapi import types_of
 from structgen.grammar.json_schema.shapes import (
@@ -39,15 +38,14 @@ _ASSERTING = _NUMBER | _TEXT | _ARRAY | _OBJECT | {"type", "enum", "const"}
 
 
 def own_shape(document: SchemaDocument, place: Place) -> Shape:
-    """What the schema at `place` asserts by itself: all but $ref, allOf and anyOf.
+    """What the schema at `place` asserts by itself: all but what it combines.
 
     Raises:
-        UnsupportedSchemaError: a keyword or format that is not enforced.
+        UnsupportedSchemaError: a format that is not enforced.
     """
     schema = place.schema
     if isinstance(schema, bool):
         return ANYTHING if schema else NOTHING
-    refuse_unenforced(document, place)
     if _ASSERTING.isdisjoint(schema):
         return ANYTHING
     types = types_of(schema, document.declared_draft)
@@ -66,17 +64,6 @@ def own_shape(document: SchemaDocument, place: Place) -> Shape:
     if "const" in schema and document.knows("const"):
         shape = shape.only_values((schema["const"],))
     return shape
-
-
-def refuse_unenforced(document: SchemaDocument, place: Place) -> None:
-    for name in place.schema:
-        keyword = KEYWORDS.get(name)
-        if keyword is None or keyword.status != "refused" or not document.knows(name):
-            continue
-        if not asserts_nothing(name, place.schema):
-            raise UnsupportedSchemaError(
-                f"{name} is not enforced yet", pointer=f"{place.pointer}/{escape(name)}", hint=keyword.hint
-            )
 
 
 def _number(place: Place, types: frozenset[str] | None, whole: bool) -> NumberRange | None:
@@ -152,10 +139,6 @@ def _asserts_format(document: SchemaDocument, place: Place, name: str) -> bool:
     if name in FORMATS:
         return True
     pointer = f"{place.pointer}/format"
-    if name in UNENFORCED_FORMATS:
-        raise UnsupportedSchemaError(
-            f"format {name!r} is not enforced yet", pointer=pointer, hint="use a pattern, or format='annotate'"
-        )
     if document.options.unknown_format == "refuse":
         raise UnsupportedSchemaError(
             f"unknown format {name!r}", pointer=pointer, hint="use a pattern, or unknown_format='annotate'"

@@ -34,6 +34,17 @@ def dependencies(normaliser: Normaliser, place: Place) -> Iterator[Shapes]:
 
     For a negated place: a member is there, and its demand is not met.
     """
+    yield from required_by_members(normaliser, place)
+    for child, absent, present in schemas_of_members(normaliser, place):
+        if place.negated:
+            yield normaliser.product(present, normaliser.expand(child.opposite), place)
+        else:  # whether they are there does not matter where the schema holds
+            objects = (replace(NOTHING, object=ObjectShape()),)
+            yield (*absent, *normaliser.product(objects, normaliser.expand(child), place))
+
+
+def required_by_members(normaliser: Normaliser, place: Place) -> Iterator[Shapes]:
+    """The alternatives of each list of members that others demand."""
     for names, members in _required(normaliser, place).items():
         absent = tuple((member, (normaliser.document.never(place.pointer),)) for member in members)
         if not place.negated:
@@ -46,16 +57,17 @@ def dependencies(normaliser: Normaliser, place: Place) -> Iterator[Shapes]:
                 replace(NOTHING, object=ObjectShape(((member, ()), without), frozenset((member,))))
                 for member in members if member != name
             )  # fmt: skip
+
+
+def schemas_of_members(normaliser: Normaliser, place: Place) -> Iterator[tuple[Place, Shapes, Shapes]]:
+    """Each schema that members demand, with the shapes in which all of them are absent, and in which one is there."""
     for schema, members in _schemas(normaliser, place).items():
-        if place.negated:
-            for member in members:
-                present = replace(NOTHING, object=ObjectShape(((member, ()),), frozenset((member,))))
-                yield normaliser.product((present,), normaliser.expand(schema.opposite), place)
-            continue
         never = (normaliser.document.never(schema.pointer),)
-        absent_shape = replace(ANYTHING, object=ObjectShape(tuple((member, never) for member in members)))
-        objects = (replace(NOTHING, object=ObjectShape()),)
-        yield (absent_shape, *normaliser.product(objects, normaliser.expand(schema), place))
+        absent = replace(ANYTHING, object=ObjectShape(tuple((member, never) for member in members)))
+        present = tuple(
+            replace(NOTHING, object=ObjectShape(((member, ()),), frozenset((member,)))) for member in members
+        )
+        yield schema, (absent,), present
 
 
 def _required(normaliser: Normaliser, place: Place) -> dict[tuple[str, ...], list[str]]:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal
 
-Status = Literal["enforced", "annotation", "structure", "refused"]
+Status = Literal["enforced", "annotation", "structure"]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 LATEST = 2020
 MAX_COUNT_DIGITS = 300
@@ -29,7 +29,6 @@ class Keyword:
     value: str
     since: int = 4
     until: int = LATEST
-    hint: str = ""
 
     @property
     def holds_schemas(self) -> bool:
@@ -39,10 +38,6 @@ class Keyword:
 
 def _openapi(status: Status) -> Keyword:
     return Keyword(status, "any", OPENAPI, OPENAPI)
-
-
-def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
-    return Keyword("refused", value, since, until, hint)
 
 
 KEYWORDS: Mapping[str, Keyword] = {
@@ -116,8 +111,8 @@ KEYWORDS: Mapping[str, Keyword] = {
     "dependencies": Keyword("enforced", "dependencies"),  # still understood after draft-07
     "dependentRequired": Keyword("enforced", "string lists", 2019),
     "dependentSchemas": Keyword("enforced", "schema map", 2019),
-    "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
-    "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
+    "unevaluatedItems": Keyword("enforced", "schema", 2019),
+    "unevaluatedProperties": Keyword("enforced", "schema", 2019),
 }
 
 # Where no draft is declared, all but `id` are understood: there it is rather the name of a member.
@@ -135,19 +130,6 @@ _BY_TYPE = {
 # The type that a keyword speaks of; about values of other types it says nothing.
 APPLIES_TO: Mapping[str, str] = {name: kind for kind, names in _BY_TYPE.items() for name in names.split()}
 
-# Refused keywords with values that assert nothing.
-HARMLESS: Mapping[str, Any] = {
-    "dependencies": {},
-    "dependentRequired": {},
-    "dependentSchemas": {},
-    "unevaluatedItems": True,
-    "unevaluatedProperties": True,
-    "not": False,
-    "then": None,  # without `if` it asserts nothing, whatever its value
-    "else": None,
-}
-_OWNER = {"then": "if", "else": "if"}
-
 
 def known(name: str, draft: int) -> Keyword | None:
     """The keyword in a draft; None when that draft does not have it."""
@@ -158,17 +140,6 @@ def known(name: str, draft: int) -> Keyword | None:
 def keyword_in(name: str, declared_draft: int | None) -> Keyword | None:
     """The keyword in a schema of that declared draft; None when it is none there."""
     return ALL_SPELLINGS.get(name) if declared_draft is None else known(name, declared_draft)
-
-
-def asserts_nothing(name: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a refused keyword can be passed over here, because its value allows everything."""
-    if name == "if":
-        return "then" not in schema and "else" not in schema
-    owner = _OWNER.get(name)
-    if owner is not None:
-        return owner not in schema
-    value, harmless = schema[name], HARMLESS.get(name, HARMLESS)
-    return type(value) is type(harmless) and bool(value == harmless)
 
 
 def is_number(value: Any) -> bool:

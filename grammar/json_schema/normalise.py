@@ -7,7 +7,8 @@ expanded here, but to prove that something is empty. Expansion is bounded: too m
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +23,13 @@ from structgen.grammar.json_schema.negation import Negation
 from structgen.grammar.json_schema.sameness import Sameness
 from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape, conjoin, is_never
 from structgen.grammar.json_schema.some_members import SomeMembers
+from structgen.grammar.json_schema.unevaluated import Evaluation, has_unevaluated
 from structgen.grammar.json_schema.values import json_key
 
 MAX_SHAPES = 2_000
 MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
 MAX_WORK = 200_000  # intersections of two shapes, and shapes looked at: a few seconds
-MAX_COMPARED = 60  # shapes of which those are left out that are parts of others
+MAX_COMPARED = 50_000  # pairs of shapes, of which the one is left out that is a part of the other
 MAX_PROOFS = 3  # proofs of emptiness inside of one another
 
 Shapes = tuple[Shape, ...]
@@ -58,6 +60,7 @@ class Normaliser:
         known = self._known.get(conjunction)
         if known is not None:
             return known
+        self._work += 1
         shapes = EVERYTHING
         if self.sameness.contradict(conjunction):
             shapes = ()
@@ -105,15 +108,17 @@ class Normaliser:
             return left
         if len(left) * len(right) > MAX_SHAPES:
             left, right = self.pruned(left), self.pruned(right)
-        if len(left) * len(right) > MAX_SHAPES:
+        self.spend(len(left) * len(right), place)
+        met = tuple(one for a in left for b in right if not (one := a.meet(b)).is_nothing)
+        if len(left) > 1 and len(right) > 1:
+            met = self.pruned(met)
+        if len(met) > MAX_SHAPES:
             raise GrammarLimitError(
                 f"more than {MAX_SHAPES:,} combinations of alternatives",
                 pointer=place.pointer,
                 hint="move anyOf out of allOf, or merge alternatives",
             )
-        self.spend(len(left) * len(right), place)
-        met = tuple(one for a in left for b in right if not (one := a.meet(b)).is_nothing)
-        return self.pruned(met) if len(left) > 1 and len(right) > 1 else met
+        return met
 
     def spend(self, work: int, place: Place) -> None:
         """Count intersections.
@@ -212,8 +217,15 @@ class Normaliser:
     def expand(self, place: Place) -> Shapes:
         """The shapes of one place; `values` are not filtered yet."""
         known = self._expanded.get(place)
-        if known is not None:
-            return known
+        if known is None:
+            with self.opened(place):
+                known = self._denied(place) if place.negated else self._combined(place, EVERYTHING)
+            self._expanded[place] = known
+        return known
+
+    @contextmanager
+    def opened(self, place: Place) -> Iterator[None]:
+        """While a place is expanded, it must not be met again."""
         if place in self._open:
             raise UnsatisfiableError(
                 "this schema refers to itself without end", pointer=place.pointer, hint="break the circle of $ref"
@@ -222,22 +234,31 @@ class Normaliser:
             raise GrammarLimitError("schemas are combined too deeply", pointer=place.pointer, hint="flatten them")
         self._open[place] = None
         try:
-            known = self._expanded[place] = self._denied(place) if place.negated else self._combined(place)
+            yield
         finally:
             del self._open[place]
-        return known
 
-    def _combined(self, place: Place) -> Shapes:
+    def _within(self, context: Shapes, place: Place) -> Shapes:
+        """A place together with what holds beside it, which may tell the branches of its oneOf apart."""
+        if place not in self._expanded and _has_branches(place) and _requires_members(context):
+            self.spend(1, place)
+            with self.opened(place):
+                return self._combined(place, context)
+        return self.product(context, self.expand(place), place)
+
+    def _combined(self, place: Place, context: Shapes) -> Shapes:
         document, schema = self.document, place.schema
         if not isinstance(schema, dict):
-            return () if schema is False else EVERYTHING
+            return () if schema is False else context
         if "$ref" in schema and document.ignores_siblings:
-            return self.expand(document.resolve(place, schema["$ref"]))
-        shapes: Shapes = (own_shape(document, place),)
+            return self._within(context, document.resolve(place, schema["$ref"]))
+        if has_unevaluated(self, place):
+            return self.product(context, Evaluation(self).shapes(place), place)
+        shapes = self.product(context, (own_shape(document, place),), place)
         for target in document.targets(place):
-            shapes = self.product(shapes, self.expand(target), place)
-        for child in self._children(place, "allOf"):
-            shapes = self.product(shapes, self.expand(child), place)
+            shapes = self._within(shapes, target)
+        for child in self.children(place, "allOf"):
+            shapes = self._within(shapes, child)
         if "not" in schema:
             shapes = self.product(shapes, self.expand(document.child(place, "not").opposite), place)
         for one in dependencies(self, place):
@@ -247,7 +268,7 @@ class Normaliser:
         if "oneOf" in schema:
             shapes = exactly_one(self, place, shapes)
         if "anyOf" in schema:
-            options = self.union((self.expand(child) for child in self._children(place, "anyOf")), place)
+            options = self.union((self.expand(child) for child in self.children(place, "anyOf")), place)
             shapes = self.product(shapes, options, place)
         return shapes
 
@@ -265,12 +286,14 @@ class Normaliser:
             return
         for target in document.targets(place):
             yield self.expand(target.opposite)
+        if has_unevaluated(self, place):
+            yield Evaluation(self).shapes(place)
         own = own_shape(document, place)
         if own is not ANYTHING:
             if own.values is not None:
                 own = replace(own, values=self._fitting.values(own))
             yield tuple(Negation(document, place.pointer).of(own))
-        for child in self._children(place, "allOf"):
+        for child in self.children(place, "allOf"):
             yield self.expand(child.opposite)
         if "not" in schema:
             yield self.expand(document.child(place, "not"))
@@ -281,11 +304,11 @@ class Normaliser:
             yield not_exactly_one(self, place)
         if "anyOf" in schema:
             shapes = EVERYTHING
-            for child in self._children(place, "anyOf"):
+            for child in self.children(place, "anyOf"):
                 shapes = self.product(shapes, self.expand(child.opposite), place)
             yield shapes
 
-    def _children(self, place: Place, keyword: str) -> list[Place]:
+    def children(self, place: Place, keyword: str) -> list[Place]:
         return [self.document.child(place, keyword, index) for index in range(len(place.schema.get(keyword, ())))]
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
@@ -293,12 +316,22 @@ class Normaliser:
         return self._fitting.admits(conjunction, value)
 
 
+def _has_branches(place: Place) -> bool:
+    return isinstance(place.schema, dict) and "oneOf" in place.schema
+
+
+def _requires_members(shapes: Shapes) -> bool:
+    return len(shapes) == 1 and shapes[0].object is not None and bool(shapes[0].object.required)
+
+
 def _without_parts_of_others(shapes: list[Shape]) -> Shapes:
-    if len(shapes) > MAX_COMPARED:
-        return tuple(shapes)
     kept: list[Shape] = []
+    compared = 0
     for one in shapes:
-        if not any(other.covers(one) for other in kept):
+        compared += len(kept)
+        if compared > MAX_COMPARED:
+            kept.append(one)
+        elif not any(other.covers(one) for other in kept):
             kept = [other for other in kept if not one.covers(other)]
             kept.append(one)
     return tuple(kept)

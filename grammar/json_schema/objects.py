@@ -113,11 +113,7 @@ class Objects:
         return self._member(quoted(member.name), member.schema, depth, self.builder.accept)
 
     def _member(self, key: bytes, schema: Conjunction, depth: int, after: int) -> int:
-        return self.builder.literal(key, self._value(schema, depth, after))
-
-    def _value(self, schema: Conjunction, depth: int, after: int) -> int:
-        """The colon and the value."""
-        return self.layout.colon(self.builder.call(self.rule(schema, depth), self.layout.blank(after)))
+        return self.layout.member(key, self.rule(schema, depth), after)
 
     def _some_of_others(
         self, members: Members, row: _Row, close: int, depth: int
@@ -171,7 +167,7 @@ class Objects:
             else:
                 self.builder.finite_names |= can_run_out(other.language)
                 key = self.scalars.key_of(other.language)
-            choices.append(self.builder.call(key, self._value(other.schema, depth, after)))
+            choices.append(self.builder.call(key, self._member(b"", other.schema, depth, after)))
         return self.builder.split(choices) if choices else self.builder.fail
 
     def _in_any_order(self, members: Members, left: Left, depth: int) -> int:

@@ -95,8 +95,12 @@ class SchemaMaker:
         return self.chance.choice(SCALARS)
 
     def array(self, made: dict[str, Any], depth: int) -> None:
-        kind = self.chance.choice(["items", "items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems"])
-        if kind == "uniqueItems":
+        kind = self.chance.choice(
+            ["items", "items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"]
+        )
+        if kind == "unevaluatedItems":
+            made[kind] = False if self.chance.random() < 0.6 else self.below(depth)
+        elif kind == "uniqueItems":
             made[kind] = True
         elif kind == "contains":
             made[kind] = self.below(depth)
@@ -109,13 +113,15 @@ class SchemaMaker:
 
     def object(self, made: dict[str, Any], depth: int) -> None:
         kinds = ["properties", "properties", "required", "required", "additionalProperties", "patternProperties"]
-        kind = self.chance.choice([*kinds, "propertyNames", "minProperties", "maxProperties"])
+        kind = self.chance.choice([*kinds, "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties"])
         if kind == "properties":
             made[kind] = {name: self.below(depth) for name in self.chance.sample(NAMES, self.chance.choice((1, 2)))}
         elif kind == "required":
             made[kind] = self.chance.sample(NAMES, self.chance.choice((1, 2)))
         elif kind == "patternProperties":
             made[kind] = {self.chance.choice(["^a", "b", "^[bc]"]): self.below(depth)}
+        elif kind == "unevaluatedProperties":
+            made[kind] = False if self.chance.random() < 0.6 else self.below(depth)
         elif kind in ("minProperties", "maxProperties"):
             made[kind] = self.chance.randrange(3)
         elif kind == "propertyNames":

@@ -17,7 +17,7 @@ from structgen.grammar import (
     UnsatisfiableError,
     UnsupportedSchemaError,
 )
-from structgen.grammar.json_schema.keywords import HARMLESS, KEYWORDS, known
+from structgen.grammar.json_schema.keywords import KEYWORDS, known
 from structgen.grammar.json_schema.options import JsonOptions
 
 pytestmark = pytest.mark.nojit
@@ -26,12 +26,6 @@ Accepts = Callable[..., bool]
 
 D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 6, 7))
 D2019, D2020 = (f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12"))
-
-# A value of each refused keyword that asserts something.
-ASSERTING: dict[str, Any] = {
-    "unevaluatedItems": False, "unevaluatedProperties": False, "$dynamicRef": "#a", "$recursiveRef": "#",
-}  # fmt: skip
-REFUSED = [name for name, keyword in KEYWORDS.items() if keyword.status == "refused"]
 
 
 def error_of(schema: Any, **options: Any) -> GrammarError:
@@ -47,19 +41,6 @@ def test_a_one_of_with_too_many_pairs_is_a_limit() -> None:
     error = error_of({"items": {"oneOf": [strings("a"), strings("b")]}})
     assert isinstance(error, GrammarLimitError)
     assert error.pointer == "/items"
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_keywords(name: str) -> None:
-    error = error_of({"properties": {"a/~b": {"items": {name: ASSERTING[name]}}}})
-    assert isinstance(error, UnsupportedSchemaError)
-    assert error.pointer == f"/properties/a~1~0b/items/{name}"
-    assert error.hint
-
-
-@pytest.mark.parametrize("name", [name for name in REFUSED if name in HARMLESS])
-def test_harmless_values(name: str, accepts: Accepts) -> None:
-    assert accepts({"type": "object", name: HARMLESS[name]}, {"a": 1})
 
 
 @pytest.mark.parametrize("name", ["unevaluatedItems", "propertyNames", "not"])
