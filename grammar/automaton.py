@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,6 +84,7 @@ class Automaton:
                 hint="use characters that this tokenizer can spell",
             )
         self._width = len(vocabulary.tokens)
+        self._shared: Any = vocabulary.mask_handle.address
         self._fresh_tables()
 
     def renewed(self) -> Automaton:
@@ -143,17 +144,16 @@ class Automaton:
         return known
 
     def _compute_step(self, config: int, token: int) -> int:
-        shared = self.vocabulary.mask_handle.address
         handle = self._handle  # keeps these tables alive when another thread makes larger ones
-        following = int(entries.follow_token(handle.address, shared, config, token))
+        following = int(entries.follow_token(handle.address, self._shared, config, token))
         if following == UNKNOWN:
             with self._lock:
                 before = self.tables.meta[KEY_ENDS]
-                following = int(self._retry(lambda: entries.advance_token(self._handle.address, shared, config, token)))
+                following = int(
+                    self._retry(lambda: entries.advance_token(self._handle.address, self._shared, config, token))
+                )
                 if self.tables.meta[KEY_ENDS] != before and following >= 0:
                     following += ENDED_KEY
-        if following >= 0 and self.tables.config[following % ENDED_KEY, NEEDED] >= INFINITE:
-            return DEAD
         return following
 
     def after_token(self, config: int, token: int) -> int:
@@ -222,8 +222,7 @@ class Automaton:
     def _compute_mask(self, config: int, limit: int) -> Mask:
         vocabulary = self.vocabulary
         bits = POOL.take((vocabulary.mask_words,), np.int32)
-        shared = vocabulary.mask_handle.address
-        self._retry(lambda: entries.fill(self._handle.address, shared, config, limit, bits))
+        self._retry(lambda: entries.fill(self._handle.address, self._shared, config, limit, bits))
         bits.flags.writeable = False
         highest, narrowed, ends_key = self.tables.seen[:3].tolist()
         return Mask(bits, highest, narrowed != 0, ends_key != 0)

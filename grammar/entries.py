@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from structgen.grammar import configuration, repeated_keys, tables, token_mask
+from structgen.grammar.configuration import ENDED_KEY
 from structgen.grammar.handles import key_text_at, mask_tables_at, tables_at
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.tables import Array
+from structgen.grammar.tables import DEAD, INFINITE, NEEDED, Array
 
 
 @lean
@@ -18,16 +19,22 @@ def fill(automaton: Any, vocabulary: Any, config: int, limit: int, mask: Array) 
 
 @lean
 def advance_token(automaton: Any, vocabulary: Any, config: int, token: int) -> int:
-    """`configuration.advance` by the bytes of a token."""
-    known = mask_tables_at(vocabulary)
-    return configuration.advance(tables_at(automaton), config, known.blob, known.starts[token], known.starts[token + 1])
+    """`configuration.advance` by the bytes of a token; DEAD too where tokens cannot complete what follows."""
+    reached, known = tables_at(automaton), mask_tables_at(vocabulary)
+    following = configuration.advance(reached, config, known.blob, known.starts[token], known.starts[token + 1])
+    if following >= 0 and reached.config[following, NEEDED] >= INFINITE:
+        return DEAD
+    return following
 
 
 @lean
 def follow_token(automaton: Any, vocabulary: Any, config: int, token: int) -> int:
-    """`configuration.follow` by the bytes of a token."""
-    known = mask_tables_at(vocabulary)
-    return configuration.follow(tables_at(automaton), config, known.blob, known.starts[token], known.starts[token + 1])
+    """`configuration.follow` by the bytes of a token; DEAD too where tokens cannot complete what follows."""
+    reached, known = tables_at(automaton), mask_tables_at(vocabulary)
+    following = configuration.follow(reached, config, known.blob, known.starts[token], known.starts[token + 1])
+    if following >= 0 and reached.config[following % ENDED_KEY, NEEDED] >= INFINITE:
+        return DEAD
+    return following
 
 
 @lean

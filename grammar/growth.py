@@ -9,6 +9,8 @@ from structgen.grammar.handles import Handle
 from structgen.grammar.memory_pool import POOL
 from structgen.grammar.tables import CONFIGS, ELEMENTS, ERROR, STACKS, WANTED, Array, Tables
 
+LARGE = 2048  # configurations, of about 1 KB
+
 
 def _longer(array: Array, size: int, used: int) -> Array:
     out = POOL.take((size, *array.shape[1:]), array.dtype.type)
@@ -17,7 +19,10 @@ def _longer(array: Array, size: int, used: int) -> Array:
 
 
 def grown(tables: Tables) -> Tables:
-    """Tables with room again: whatever is more than half full is doubled. Clears the error."""
+    """Tables with room again: whatever is more than half full grows fourfold and more. Clears the error.
+
+    Memory that was never written costs nothing, and copying does: large tables get room for good at once.
+    """
     tables.meta[ERROR] = 0
     changed: dict[str, Array] = {}
     stacks, configs, elements = (int(tables.meta[slot]) for slot in (STACKS, CONFIGS, ELEMENTS))
@@ -25,7 +30,7 @@ def grown(tables: Tables) -> Tables:
         changed["stack"] = _longer(tables.stack, len(tables.stack) * 4, stacks)
         changed["stack_hash"] = _free_slots(len(tables.stack) * 8)
     if configs * 2 >= len(tables.config):
-        size = len(tables.config) * 4
+        size = len(tables.config) * (4 if len(tables.config) < LARGE else 16)
         changed["config"] = _longer(tables.config, size, configs)
         changed["transitions"] = _longer(tables.transitions, size, configs)
         changed["loops"] = _longer(tables.loops, size, configs)

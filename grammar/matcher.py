@@ -156,7 +156,9 @@ class Matcher:
         """Advance by a token. False: it is not allowed here, and nothing has changed."""
         if self.is_terminated:
             return False
-        automaton, config = self._here()
+        if self._automaton is not self._compiled.automaton:
+            self._replay()
+        automaton, config = self._automaton, self._configs[-1]
         if token_id in automaton.vocabulary.eos_token_ids:
             if not automaton.is_final(config):
                 return False

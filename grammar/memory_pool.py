@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-MAX_BYTES = 64 << 20
+MAX_BYTES, MAX_ARRAY = 64 << 20, 4 << 20
 
 
 class MemoryPool:
@@ -37,6 +37,9 @@ class MemoryPool:
         return np.empty(shape, dtype)
 
     def give(self, array: Array) -> None:
+        """Keep an array for the next who takes one, unless it is very large or many are kept."""
+        if array.nbytes > MAX_ARRAY:
+            return
         with self._lock:
             if self._bytes + array.nbytes <= self._max_bytes:
                 self._bytes += array.nbytes

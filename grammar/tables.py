@@ -119,8 +119,10 @@ def release(tables: Tables) -> None:
 
 
 def size_in_bytes(tables: Tables) -> int:
-    """What one automaton holds for itself, without the program and the scratch memory that it shares."""
-    return sum(int(getattr(tables, name).nbytes) for name in Tables._fields[3:-4])
+    """What one automaton has written, without the program and the scratch memory that it shares."""
+    used = {"stack": STACKS, "config": CONFIGS, "transitions": CONFIGS, "loops": CONFIGS, "elements": ELEMENTS}
+    rows = sum(int(tables.meta[slot]) * getattr(tables, name)[:1].nbytes for name, slot in used.items())
+    return int(rows + tables.stack_hash.nbytes + tables.config_hash.nbytes)
 
 
 @lean_inline
