@@ -13,7 +13,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from structgen.grammar.program import Op, ProgramBuilder, TextField
+from structgen.grammar.numba_cache import lean
+from structgen.grammar.ops import (
+    BYTE,
+    CALL,
+    CHOOSE,
+    CLOSE,
+    EXCEPT,
+    EXIT,
+    FIRST,
+    KEY_END,
+    LENGTHS,
+    LOOP,
+    OBJECT,
+    RANGES,
+    SPLIT,
+    TARGETS,
+    TEXT,
+)
+from structgen.grammar.program import ProgramBuilder
 
 Ints = npt.NDArray[np.int32]
 SHARED = 2  # `fail` and `accept` are the first two states of every program
@@ -54,28 +72,8 @@ def block_of(rule: Callable[[ProgramBuilder], int]) -> Block:
     program = builder.finish(start)
     code, edges = program.code[SHARED:].copy(), program.edges.copy()
     in_code, offsets, in_edges = np.zeros_like(code), np.zeros_like(code), np.zeros_like(edges)
-    for state, (op, a, b, _) in enumerate(code.tolist()):
-        if op in (Op.BYTE, Op.CALL, Op.KEY_END):
-            in_code[state, 2] = 1
-        if op == Op.CALL:
-            in_code[state, 1] = 1
-        if op in (Op.RANGES, Op.SPLIT, Op.LOOP, Op.EXCEPT, Op.TEXT):
-            offsets[state, 1] = 1
-        if op == Op.RANGES:
-            in_edges[a + 2 : a + 3 * b : 3] = 1
-        elif op == Op.SPLIT:
-            in_edges[a : a + b] = 1
-        elif op == Op.LOOP:
-            in_edges[a : a + 2] = 1
-        elif op == Op.EXCEPT:
-            in_code[state, 3] = 1
-            in_edges[a + 1 : a + 2 * b : 2] = 1
-        elif op == Op.TEXT:
-            first, pairs = a + TextField.FIRST + edges[a + TextField.LENGTHS], int(edges[a + TextField.TARGETS])
-            in_edges[a + TextField.EXIT] = 1
-            in_edges[first : first + 2 * pairs] = 1
-        elif op in (Op.OBJECT, Op.CHOOSE, Op.CLOSE):
-            raise AssertionError("objects are no blocks")
+    if not _mark(code, edges, in_code, offsets, in_edges):
+        raise AssertionError("objects are no blocks")
     # The shared states have the same numbers everywhere.
     in_code &= code >= SHARED
     in_edges &= edges >= SHARED
@@ -83,6 +81,38 @@ def block_of(rule: Callable[[ProgramBuilder], int]) -> Block:
     edges -= SHARED * in_edges
     flat = (code.reshape(-1), in_code.reshape(-1), offsets.reshape(-1), edges, in_edges)
     return Block(*flat, start - SHARED, program.has_other_keys)
+
+
+@lean
+def _mark(code: Ints, edges: Ints, in_code: Ints, offsets: Ints, in_edges: Ints) -> bool:
+    """Set the masks of `Block` to 1 where words are numbers of states and offsets; False: objects are in the way."""
+    for state in range(len(code)):
+        op, a, b = code[state, 0], code[state, 1], code[state, 2]
+        if op in (OBJECT, CHOOSE, CLOSE):
+            return False
+        if op in (BYTE, CALL, KEY_END):
+            in_code[state, 2] = 1
+        if op == CALL:
+            in_code[state, 1] = 1
+        if op == EXCEPT:
+            in_code[state, 3] = 1
+        if op in (RANGES, SPLIT, LOOP, EXCEPT, TEXT):
+            offsets[state, 1] = 1
+        first, step, count = a, 1, 0
+        if op == RANGES:
+            first, step, count = a + 2, 3, b
+        elif op == SPLIT:
+            count = b
+        elif op == LOOP:
+            count = 2
+        elif op == EXCEPT:
+            first, step, count = a + 1, 2, b
+        elif op == TEXT:
+            first, count = a + FIRST + edges[a + LENGTHS], 2 * edges[a + TARGETS]
+            in_edges[a + EXIT] = 1
+        for index in range(count):
+            in_edges[first + step * index] = 1
+    return True
 
 
 class BlockCache:

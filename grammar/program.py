@@ -28,7 +28,7 @@ A word is accepted when RETURN is reached with an empty stack. Literals occupy c
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -159,6 +159,7 @@ class ProgramBuilder:
         self._unique_arrays: list[int] = []
         self.finite_names = False
         self._tails: dict[tuple[ByteRanges, int], int] = {}
+        self.rules: dict[Hashable, int] = {}  # for those who place a rule at most once
         self.fail = self.reserve()
         self.accept = self.reserve()
         self._set(self.accept, Op.RETURN)

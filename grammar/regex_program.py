@@ -215,10 +215,11 @@ def without_empty(node: Node, depth: int = 0) -> Node:
 def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelling) -> int:
     """States for a character automaton that is not empty; returns the first."""
     entries = [builder.reserve() for _ in dfa.rows]
+    moves = _moves(dfa)
     for state in range(len(dfa.rows)):
         edges: Edges = []
         loops_freely = False
-        for target, chars in _by_target(dfa, state):
+        for target, chars in moves[state]:
             loops_freely = loops_freely or (target == state and chars == ANY)
             edges += spelling(builder, chars, entries[target])
         entry = entries[state]
@@ -230,13 +231,24 @@ def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelli
     return entries[0]
 
 
-def _by_target(dfa: CharDFA, state: int) -> list[tuple[int, CharSet]]:
-    """The characters that lead from a state to each other state."""
-    sets: dict[int, list[CharSet]] = {}
-    for index, target in enumerate(dfa.rows[state]):
-        if target >= 0:
-            sets.setdefault(target, []).append(dfa.classes[index])
-    return [(target, union(*found)) for target, found in sets.items()]
+def _moves(dfa: CharDFA) -> list[list[tuple[int, CharSet]]]:
+    """For each state, the characters that lead to each other state."""
+    unions: dict[tuple[int, ...], CharSet] = {}  # the same classes go together in many states
+    moves = []
+    for row in dfa.rows:
+        sets: dict[int, list[int]] = {}
+        for index, target in enumerate(row):
+            if target >= 0:
+                sets.setdefault(target, []).append(index)
+        move = []
+        for target, found in sets.items():
+            key = tuple(found)
+            chars = unions.get(key)
+            if chars is None:
+                chars = unions[key] = union(*(dfa.classes[index] for index in found))
+            move.append((target, chars))
+        moves.append(move)
+    return moves
 
 
 def place_limited(
@@ -246,7 +258,7 @@ def place_limited(
     least, most = limits
     lengths, period = word_lengths(dfa)
     entries = [builder.reserve() for _ in dfa.rows]
-    moves = [_by_target(dfa, state) for state in range(len(dfa.rows))]
+    moves = _moves(dfa)
     bodies: dict[CharSet, int] = {}
     for move in moves:
         for _, chars in move:

@@ -8,13 +8,12 @@ from functools import partial
 from structgen.grammar.block import BLOCKS
 from structgen.grammar.byte_trie import literal_alternatives, shared_length
 from structgen.grammar.char_dfa import CharDFA
-from structgen.grammar.charset import ANY
 from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange
 from structgen.grammar.json_schema.shapes import Shape, TextShape
 from structgen.grammar.json_schema.text import single_tree, text_dfa, without_pointers
-from structgen.grammar.json_string import canonical, counted_text, quoted
+from structgen.grammar.json_string import canonical, counted_text, key_interior, quoted
 from structgen.grammar.number_automaton import number_dfa, number_length
-from structgen.grammar.program import Interior, ProgramBuilder
+from structgen.grammar.program import ProgramBuilder
 from structgen.grammar.regex_program import place_dfa, place_limited, place_tree, raw
 from structgen.grammar.regex_syntax import parse_regex
 
@@ -85,7 +84,7 @@ class Scalars:
 
     def _key_interior(self) -> int:
         if self._interior is None:
-            self._interior = BLOCKS.place(self._builder, "key", _place_key_interior)
+            self._interior = BLOCKS.place(self._builder, "key", key_interior)
         return self._interior
 
     def _key_trie(self, taken: frozenset[str]) -> int:
@@ -153,11 +152,3 @@ def _place_content(builder: ProgramBuilder, wanted: TextShape) -> int:
     if least == 0 and most is None:
         return place_dfa(builder, dfa, closing, canonical)
     return place_limited(builder, dfa, (least, most), closing, canonical)
-
-
-def _place_key_interior(builder: ProgramBuilder) -> int:
-    interior = builder.reserve()
-    edges = canonical(builder, ANY, interior)
-    end = builder.key_end(builder.accept)
-    builder.set_ranges(interior, [*edges, (0x22, 0x22, end)], Interior.KEY)
-    return interior
