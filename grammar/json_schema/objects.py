@@ -42,10 +42,35 @@ class Objects:
             return self.builder.literal(b"{", self.layout.opened(depth, self.builder.fail, self._empty()))
         if self.any_order:
             return self._in_any_order(members, left, depth)
+        if left == (0, None):
+            return self._in_plain_order(members, depth)
         return self._in_order(members, required, left, depth)
 
     def _empty(self) -> int:
         return self.builder.literal(b"}", self.builder.accept)
+
+    def _in_plain_order(self, members: Members, depth: int) -> int:
+        """`_in_order` where nothing is counted, as in most objects."""
+        builder, layout = self.builder, self.layout
+        close = layout.close(depth, b"}", builder.accept)
+        empty = self._empty()
+        after, choose = close, builder.fail
+        if members.others:
+            after = builder.reserve()
+            choose = self._other_member(members, depth, after)
+            builder.set_split(after, [layout.comma(depth, choose), close])
+        optional = True
+        for number in range(len(members.listed) - 1, -1, -1):
+            member = members.listed[number]
+            taken = self._member(quoted(member.name), member.schema, depth, after)
+            if member.required:
+                choose, optional = taken, False
+            else:
+                choose = taken if choose == builder.fail else builder.split([taken, choose])
+            if number:
+                more = layout.comma(depth, choose)
+                after = builder.split([more, close]) if optional else more
+        return builder.literal(b"{", layout.opened(depth, choose, empty if optional else None))
 
     def _in_order(self, members: Members, required: list[int], left: Left, depth: int) -> int:
         """A row of places from the end on.
