@@ -133,7 +133,7 @@ def trimmed(dfa: CharDFA) -> CharDFA:
     """Only states from which a word can be completed."""
     sources: list[set[int]] = [set() for _ in dfa.rows]
     for state, row in enumerate(dfa.rows):
-        for target in row:
+        for target in set(row):
             if target >= 0:
                 sources[target].add(state)
     alive, todo = set(dfa.accepting), list(dfa.accepting)
@@ -159,14 +159,13 @@ def minimised(dfa: CharDFA) -> CharDFA:
 
 def _renumbered(dfa: CharDFA, representative: list[int]) -> CharDFA:
     """The part reachable from the start, each state replaced by its representative (-1: dropped)."""
-    numbers, order, rows = {representative[0]: 0}, [representative[0]], []
+    numbers, order, rows = {-1: -1, representative[0]: 0}, [representative[0]], []
+    representative = [*representative, -1]  # of -1
     for state in order:
-        row = []
-        for target in dfa.rows[state]:
-            target = representative[target] if target >= 0 else -1
-            if target >= 0 and target not in numbers:
+        row = [representative[target] for target in dfa.rows[state]]
+        for target in dict.fromkeys(row):
+            if target not in numbers:
                 numbers[target] = len(order)
                 order.append(target)
-            row.append(numbers[target] if target >= 0 else -1)
-        rows.append(tuple(row))
+        rows.append(tuple([numbers[target] for target in row]))
     return CharDFA(dfa.classes, tuple(rows), frozenset(numbers[s] for s in order if s in dfa.accepting))

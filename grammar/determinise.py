@@ -42,7 +42,7 @@ def _without_assertions(nfa: CharNFA) -> CharDFA:
                 work += len(parts)
                 for part in parts:
                     row[part] |= reached
-        for reached in row:
+        for reached in dict.fromkeys(row):
             if reached not in numbers:
                 numbers[reached] = len(order)
                 order.append(reached)

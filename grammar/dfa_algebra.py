@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import add
 
 from structgen.grammar.char_dfa import MAX_WORK, CharDFA, minimised, refuse_many, trimmed
 from structgen.grammar.charset import CharSet
 from structgen.grammar.errors import GrammarLimitError
+
+_DEAD = -(1 << 60)  # stays below zero, whatever is added
 
 
 def both(one: CharDFA, other: CharDFA) -> CharDFA:
@@ -24,29 +27,33 @@ def difference(one: CharDFA, other: CharDFA) -> CharDFA:
 
 
 def _product(one: CharDFA, other: CharDFA, *, difference: bool) -> CharDFA:
-    """The automaton that runs both; in a difference, `other` may have failed (-1)."""
+    """The automaton that runs both; in a difference, `other` may have failed.
+
+    A pair of states is one number, the sum of what either contributes, so that a row of pairs is a sum of two rows.
+    """
     pairs = _common_classes(one.classes, other.classes)
-    # Each state of one of them is looked up once for all pairs of classes.
-    left = [tuple([row[i] for i, _ in pairs]) for row in one.rows]
-    right = [tuple([row[j] for _, j in pairs]) for row in other.rows]
-    failed = (-1,) * len(pairs)
-    numbers, order = {(0, 0): 0}, [(0, 0)]
+    width = len(other.rows) + 1  # the last place: failed
+    failed = width - 1 if difference else _DEAD
+    firsts = [target * width if target >= 0 else _DEAD for target in (*range(len(one.rows)), -1)]
+    seconds = [*range(len(other.rows)), failed]
+    left = [[firsts[row[i]] for i, _ in pairs] for row in one.rows]
+    right = [[seconds[row[j]] for _, j in pairs] for row in other.rows]
+    right.append([failed] * len(pairs))
+    numbers, order = {0: 0}, [0]
     rows: list[tuple[int, ...]] = []
-    for a, b in order:
-        row = []
-        for target in zip(left[a], right[b] if b >= 0 else failed, strict=True):
-            if target[0] < 0 or (target[1] < 0 and not difference):
-                row.append(-1)
-                continue
-            number = numbers.get(target)
-            if number is None:
-                number = numbers[target] = len(order)
-                order.append(target)
-            row.append(number)
-        rows.append(tuple(row))
+    for pair in order:
+        row = list(map(add, left[pair // width], right[pair % width]))
+        for target in dict.fromkeys(row):
+            if target not in numbers:
+                numbers[target] = len(order) if target >= 0 else -1
+                if target >= 0:
+                    order.append(target)
+        rows.append(tuple([numbers[target] for target in row]))
         refuse_many(len(order), len(pairs))
     accepting = frozenset(
-        number for number, (a, b) in enumerate(order) if a in one.accepting and (b in other.accepting) is not difference
+        number
+        for number, pair in enumerate(order)
+        if pair // width in one.accepting and (pair % width in other.accepting) is not difference
     )
     return minimised(trimmed(CharDFA(tuple(pairs.values()), tuple(rows), accepting)))
 
