@@ -13,11 +13,13 @@ from structgen.grammar.configuration import transition
 from structgen.grammar.loops import LEAVE, NO_LOOP, STAY, atoms_leading, know_loop, loop_behind, step
 from structgen.grammar.mask_tables import MaskTables, TokenGroups
 from structgen.grammar.numba_cache import lean
-from structgen.grammar.plain_bytes import QUOTE, is_blank
-from structgen.grammar.tables import DEAD, ENDS_KEY, INFINITE, NEEDED, UNKNOWN, Array, Tables
+from structgen.grammar.ops import BYTE, EXCEPT, RANGES
+from structgen.grammar.plain_bytes import QUOTE, is_blank, is_plain_byte
+from structgen.grammar.tables import DEAD, ENDS_KEY, INFINITE, LENGTH, NEEDED, START, UNKNOWN, Array, Tables
 from structgen.grammar.token_trie import BYTE_READ, DEPTH, END, TOKEN
 
 LETTER = 0x61  # any plain character stands for all
+NOT_ALIKE = 1  # it does not
 
 
 @lean
@@ -221,9 +223,15 @@ def allow_exits(tables: Tables, shared: MaskTables, config: int, room: int, limi
 
     What is behind the quote may depend on how many characters came before it, up to where more change nothing: a
     text of at least n characters, or one that ends in a loop.
+
+    Returns:
+        NOT_ALIKE where it depends on which characters came before it (a pattern that is searched for): then each token
+        has to be walked. Else 0, or GROW / LIMIT.
     """
     length, outside, longest = 0, -1, len(shared.masks) - 1
     while length <= min(room, longest):
+        if length > 0 and not only_interior_takes_text(tables, config):
+            return NOT_ALIKE
         following = step(tables, config, QUOTE)
         if following < UNKNOWN:
             return following
@@ -280,3 +288,23 @@ def _set_group(mask: Array, groups: TokenGroups, group: int, lengths: tuple[int,
         token = groups.tokens[index]
         if lengths[0] <= groups.length[token] <= lengths[1]:
             mask[token >> 5] |= np.int32(1) << np.int32(token & 31)
+
+
+@lean
+def only_interior_takes_text(tables: Tables, config: int) -> bool:
+    """Whether plain text is read by the pairs inside a string alone, so that their room decides about it."""
+    start = tables.config[config, START]
+    for index in range(start, start + tables.config[config, LENGTH]):
+        state = tables.elements[index] & np.int64(0xFFFFFFFF)
+        op, a, b, kind = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2], tables.code[state, 3]
+        if op == BYTE:
+            if is_plain_byte(a):
+                return False
+        elif op == EXCEPT:
+            return False
+        elif op == RANGES and kind <= 0:
+            for edge in range(a, a + 3 * b, 3):
+                for byte in range(tables.edges[edge], tables.edges[edge + 1] + 1):
+                    if is_plain_byte(byte):
+                        return False
+    return True

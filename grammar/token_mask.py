@@ -15,10 +15,19 @@ from structgen.grammar.blank_run import blanks_ahead
 from structgen.grammar.configuration import interior_kind, intern
 from structgen.grammar.loops import step
 from structgen.grammar.mask_tables import MaskTables
-from structgen.grammar.mask_walk import allow_exits, copy_mask, difference_walk, walk, walk_all, walk_groups
+from structgen.grammar.mask_walk import (
+    NOT_ALIKE,
+    allow_exits,
+    copy_mask,
+    difference_walk,
+    only_interior_takes_text,
+    walk,
+    walk_all,
+    walk_groups,
+)
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.ops import BYTE, CANONICAL, COUNTED, DETOUR, EXCEPT, KEY, RANGES
-from structgen.grammar.plain_bytes import QUOTE, SPACE, is_plain_byte
+from structgen.grammar.plain_bytes import QUOTE, SPACE
 from structgen.grammar.tables import (
     COST,
     COUNT,
@@ -61,7 +70,7 @@ def fill(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Arra
 def _fill_text(tables: Tables, shared: MaskTables, config: int, limit: int, mask: Array) -> int:
     """`fill` without EOS."""
     room = _room(tables, config, limit)
-    if room < 0 or (room != ANY_ROOM and not _only_interior_takes_text(tables, config)):
+    if room < 0 or (room != ANY_ROOM and not only_interior_takes_text(tables, config)):
         return _outside(tables, shared, config, limit, mask)
     longest = len(shared.masks) - 1
     if room == ANY_ROOM:
@@ -78,7 +87,9 @@ def _fill_text(tables: Tables, shared: MaskTables, config: int, limit: int, mask
     if room > longest:
         return _inside(tables, shared, config, limit, mask)
     status = allow_exits(tables, shared, config, room, limit, mask)
-    return status if status < 0 else walk(tables, shared, shared.rest, config, limit, mask)
+    if status < 0:
+        return status
+    return walk(tables, shared, shared.others if status == NOT_ALIKE else shared.rest, config, limit, mask)
 
 
 @lean
@@ -132,6 +143,8 @@ def _inside(tables: Tables, shared: MaskTables, config: int, limit: int, mask: A
     status = allow_exits(tables, shared, config, ANY_ROOM, limit, mask)
     if status < 0:
         return status
+    if status == NOT_ALIKE:
+        return walk(tables, shared, shared.others, config, limit, mask)
     leaving = shared.canonical_leaving if canonical else shared.free_leaving
     return walk(tables, shared, leaving, config, limit, mask)
 
@@ -181,23 +194,3 @@ def _is_counted_interior(tables: Tables, config: int) -> bool:
         and tables.code[second, 0] == BYTE
         and tables.code[second, 1] == QUOTE
     )
-
-
-@lean
-def _only_interior_takes_text(tables: Tables, config: int) -> bool:
-    """Whether plain text is read by the pairs inside a string alone, so that their room decides about it."""
-    start = tables.config[config, START]
-    for index in range(start, start + tables.config[config, LENGTH]):
-        state = tables.elements[index] & np.int64(0xFFFFFFFF)
-        op, a, b, kind = tables.code[state, 0], tables.code[state, 1], tables.code[state, 2], tables.code[state, 3]
-        if op == BYTE:
-            if is_plain_byte(a):
-                return False
-        elif op == EXCEPT:
-            return False
-        elif op == RANGES and kind <= 0:
-            for edge in range(a, a + 3 * b, 3):
-                for byte in range(tables.edges[edge], tables.edges[edge + 1] + 1):
-                    if is_plain_byte(byte):
-                        return False
-    return True
