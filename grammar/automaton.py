@@ -167,6 +167,16 @@ class Automaton:
         with self._lock:
             return self._retry(lambda: entries.advance(self._handle.address, config, array, 0, len(array)))
 
+    def after_byte(self, config: int, byte: int) -> int:
+        """As `after_bytes`, for one."""
+        following = int(self.tables.transitions[config, byte])
+        return following if following != UNKNOWN else self.after_bytes(config, bytes((byte,)))
+
+    def next_bytes(self, config: int) -> list[int]:
+        """The bytes that might follow and are tokens by themselves; some may lead nowhere."""
+        row = (self.tables.transitions[config] != DEAD) & (self.vocabulary.trie.byte_cost == 1)
+        return [int(byte) for byte in np.flatnonzero(row)]
+
     def is_final(self, config: int) -> bool:
         return bool(self.tables.config[config, FINAL])
 

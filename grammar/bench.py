@@ -1,4 +1,4 @@
-"""Benchmarks of the grammar room: `python -m structgen.grammar.bench maskbench|corpus|hot|heavy`.
+"""Benchmarks of the grammar room: `python -m structgen.grammar.bench maskbench|corpus|blowups|hot|heavy`.
 
 The last line of each is one JSON object. Peers (llguidance, xgrammar) are in the `bench` extra.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from structgen.grammar.bench_blowups import run_blowups
 from structgen.grammar.bench_corpus import run_corpus
 from structgen.grammar.bench_maskbench import run_maskbench, spread
 from structgen.grammar.compiler import fill_masks
@@ -127,11 +128,15 @@ def main(arguments: list[str] | None = None) -> int:
     corpus = commands.add_parser("corpus", help="right or wrong on every instance, by bytes, in both orders")
     corpus.add_argument("data", type=Path, help="maskbench-*.jsonl.gz")
     corpus.add_argument("--every", type=int, default=1, help="take every n-th schema")
+    commands.add_parser("blowups", help="schemas that double when written out: seconds and memory")
     commands.add_parser("hot", help="masks of grammars seen before")
     commands.add_parser("heavy", help="inputs that break other engines")
     options = parser.parse_args(arguments)
     if options.command == "corpus":
         print(json.dumps(run_corpus(options.data, options.every)))
+        return 0
+    if options.command == "blowups":
+        print(json.dumps(run_blowups()))
         return 0
     vocabulary = load_vocabulary(options.tokenizer)
     _ = vocabulary.trie, vocabulary.plain_text

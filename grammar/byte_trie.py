@@ -19,7 +19,7 @@ def literal_alternatives(builder: ProgramBuilder, words: Sequence[tuple[bytes, i
             word, then = ordered[first]
             builder.set_literal(state, word[depth:], then)
             continue
-        shared = _shared_length(ordered[first][0], ordered[last - 1][0], depth)
+        shared = shared_length(ordered[first][0], ordered[last - 1][0], depth)
         if shared > depth:
             branch = builder.reserve()
             builder.set_literal(state, ordered[first][0][depth:shared], branch)
@@ -45,8 +45,9 @@ def literal_alternatives(builder: ProgramBuilder, words: Sequence[tuple[bytes, i
     return start
 
 
-def _shared_length(one: bytes, other: bytes, start: int) -> int:
-    length = start
-    while length < min(len(one), len(other)) and one[length] == other[length]:
+def shared_length(one: bytes, other: bytes, start: int) -> int:
+    """How many bytes two words have in common, at least `start`."""
+    length, end = start, min(len(one), len(other))
+    while length < end and one[length] == other[length]:
         length += 1
     return length

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from structgen.grammar.charset import CharSet, contains
 from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.refinement import representatives
 
 S = TypeVar("S")
 
@@ -57,7 +58,7 @@ class CharDFA:
 
     def longest(self) -> int | None:
         """The length of the longest word; None without a bound."""
-        order = _topological_order(self.rows)
+        order = topological_order(self.rows)
         if order is None:
             return None
         lengths = [0] * len(self.rows)
@@ -66,7 +67,8 @@ class CharDFA:
         return lengths[0] if lengths else 0
 
 
-def _topological_order(rows: tuple[tuple[int, ...], ...]) -> list[int] | None:
+def topological_order(rows: tuple[tuple[int, ...], ...]) -> list[int] | None:
+    """The states, each in front of those it leads to; None where there is a circle."""
     degree = [0] * len(rows)
     for row in rows:
         for target in set(row):
@@ -110,13 +112,21 @@ def explore(
                 order.append(target)
             row.append(number)
         rows.append(tuple(row))
-        if len(order) > MAX_DFA_STATES or len(order) * len(classes) > MAX_WORK:
-            raise GrammarLimitError(
-                f"the constraints on one value need more than {MAX_DFA_STATES:,} states together",
-                hint="use smaller counts, or fewer constraints on one value",
-            )
+        refuse_many(len(order), len(classes))
     accepting = frozenset(i for i, state in enumerate(order) if accepts(state))
     return minimised(trimmed(CharDFA(classes, tuple(rows), accepting)))
+
+
+def refuse_many(states: int, classes: int) -> None:
+    """
+    Raises:
+        GrammarLimitError: a table of that size.
+    """
+    if states > MAX_DFA_STATES or states * classes > MAX_WORK:
+        raise GrammarLimitError(
+            f"the constraints on one value need more than {MAX_DFA_STATES:,} states together",
+            hint="use smaller counts, or fewer constraints on one value",
+        )
 
 
 def trimmed(dfa: CharDFA) -> CharDFA:
@@ -140,24 +150,11 @@ def trimmed(dfa: CharDFA) -> CharDFA:
 
 
 def minimised(dfa: CharDFA) -> CharDFA:
-    """Merge equivalent states (Moore's refinement), unless there are too many for that to pay."""
-    if dfa.is_empty or len(dfa.rows) > MAX_MINIMISED:
+    """Merge equivalent states, unless there are too many for that to pay."""
+    if len(dfa.rows) < 2 or len(dfa.rows) > MAX_MINIMISED:
         return dfa
-    blocks = [int(state in dfa.accepting) for state in range(len(dfa.rows))]
-    count = len(set(blocks))
-    while True:
-        names: dict[tuple[int, ...], int] = {}
-        refined = [
-            names.setdefault((block, *(blocks[t] if t >= 0 else -1 for t in row)), len(names))
-            for block, row in zip(blocks, dfa.rows, strict=True)
-        ]
-        if len(names) == count:
-            break
-        blocks, count = refined, len(names)
-    first: dict[int, int] = {}
-    for state, block in enumerate(blocks):
-        first.setdefault(block, state)
-    return dfa if count == len(dfa.rows) else _renumbered(dfa, [first[block] for block in blocks])
+    first = representatives(dfa.rows, dfa.accepting)
+    return dfa if first is None else _renumbered(dfa, first)
 
 
 def _renumbered(dfa: CharDFA, representative: list[int]) -> CharDFA:

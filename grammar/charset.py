@@ -64,10 +64,12 @@ def union(*sets: CharSet) -> CharSet:
 def negate(one: CharSet) -> CharSet:
     gaps, start = [], 0
     for low, high in one:
-        gaps.append((start, low - 1))
+        if low > start:
+            gaps.append((start, low - 1))
         start = high + 1
-    gaps.append((start, MAX_CODE_POINT))
-    return charset(gaps)
+    if start <= MAX_CODE_POINT:
+        gaps.append((start, MAX_CODE_POINT))
+    return tuple(_without_surrogates(gaps))
 
 
 def intersect(one: CharSet, other: CharSet) -> CharSet:
@@ -93,23 +95,44 @@ def contains(one: CharSet, code_point: int) -> bool:
 
 def partition(sets: Iterable[CharSet]) -> list[CharSet]:
     """The coarsest split of all characters such that every given set is a union of parts."""
-    cuts = {0, MAX_CODE_POINT + 1}
+    return split(sets)[0]
+
+
+def split(sets: Iterable[CharSet]) -> tuple[list[CharSet], dict[CharSet, list[int]]]:
+    """`partition`, and the parts of each set by number."""
     unique = list(dict.fromkeys(sets))
-    for one in unique:
+    # Where sets begin and end, as bits that change; surrogates are cut out.
+    changes = {0: 0, 0xD800: 0, 0xE000: 0, MAX_CODE_POINT + 1: 0}
+    for index, one in enumerate(unique):
+        bit = 1 << index
         for low, high in one:
-            cuts.update((low, high + 1))
-    points = sorted(cuts)
-    groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    cursors = [0] * len(unique)
-    for low, after in pairwise(points):
-        signature = []
-        for index, one in enumerate(unique):
-            while cursors[index] < len(one) and one[cursors[index]][1] < low:
-                cursors[index] += 1
-            if cursors[index] < len(one) and one[cursors[index]][0] <= low:
-                signature.append(index)
-        groups.setdefault(tuple(signature), []).append((low, after - 1))
-    return [part for part in map(charset, groups.values()) if part]
+            changes[low] = changes.get(low, 0) ^ bit
+            changes[high + 1] = changes.get(high + 1, 0) ^ bit
+    groups: dict[int, list[tuple[int, int]]] = {}
+    inside = 0
+    for low, after in pairwise(sorted(changes)):
+        inside ^= changes[low]
+        if low == 0xD800:
+            continue
+        group = groups.setdefault(inside, [])
+        if group and group[-1][1] == low - 1:
+            group[-1] = (group[-1][0], after - 1)
+        else:
+            group.append((low, after - 1))
+    members: dict[CharSet, list[int]] = {one: [] for one in unique}
+    for number, inside in enumerate(groups):
+        for index in bits(inside):
+            members[unique[index]].append(number)
+    return [tuple(group) for group in groups.values()], members
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The places of the ones, ascending."""
+    text = bin(mask)[:1:-1]
+    place = text.find("1")
+    while place >= 0:
+        yield place
+        place = text.find("1", place + 1)
 
 
 _LENGTH_LIMITS = (0x7F, 0x7FF, 0xFFFF, MAX_CODE_POINT)

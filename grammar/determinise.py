@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from structgen.grammar.char_dfa import MAX_WORK, CharDFA, explore
+from structgen.grammar.char_dfa import MAX_WORK, CharDFA, explore, minimised, refuse_many, trimmed
 from structgen.grammar.char_nfa import CharNFA, char_nfa
-from structgen.grammar.charset import ANY, WORD, intersect, partition
+from structgen.grammar.charset import WORD, bits, intersect, split
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.regex_tree import Node
 
@@ -21,36 +21,91 @@ def char_dfa(root: Node) -> CharDFA:
 
 
 def determinised(nfa: CharNFA) -> CharDFA:
-    """Subset construction; a state also knows what came before it, for the assertions."""
-    sets = [chars for edges in nfa.chars for chars, _ in edges]
-    classes = tuple(partition([*sets, WORD] if nfa.has_assertions else sets)) or (ANY,)
-    is_word = [bool(intersect(part, WORD)) for part in classes]
-    members = {chars: [bool(intersect(part, chars)) for part in classes] for chars in set(sets)}
+    """Subset construction."""
+    return _with_assertions(nfa) if nfa.has_assertions else _without_assertions(nfa)
 
+
+def _without_assertions(nfa: CharNFA) -> CharDFA:
+    """Sets of states are integers, one bit a state; a row of the table is filled by one look at each of its states."""
+    classes, members = split(chars for edges in nfa.chars for chars, _ in edges)
+    closures = _closures(nfa)
+    edges = [[(members[chars], closures[target]) for chars, target in edges] for edges in nfa.chars]
+    nothing = [0] * len(classes)
+    start = closures[0]
+    numbers, order = {0: -1, start: 0}, [start]
+    rows: list[tuple[int, ...]] = []
+    work = 0
+    while len(rows) < len(order):
+        row = nothing.copy()
+        for state in bits(order[len(rows)]):
+            for parts, reached in edges[state]:
+                work += len(parts)
+                for part in parts:
+                    row[part] |= reached
+        for reached in row:
+            if reached not in numbers:
+                numbers[reached] = len(order)
+                order.append(reached)
+        rows.append(tuple([numbers[reached] for reached in row]))
+        if work > MAX_WORK:
+            raise _too_ambiguous()
+        refuse_many(len(order), len(classes))
+    accepting = frozenset(number for number, state in enumerate(order) if state & 2)
+    return minimised(trimmed(CharDFA(tuple(classes), tuple(rows), accepting)))
+
+
+def _too_ambiguous() -> GrammarLimitError:
+    return GrammarLimitError(
+        "the pattern has too many ways to be read at once", hint="make alternatives start differently"
+    )
+
+
+def _closures(nfa: CharNFA) -> dict[int, int]:
+    """For the start and each target of a character: the states reached without one that read or accept, as bits."""
+    closures: dict[int, int] = {}
+    # From the back, since most steps lead to states that were made later: their closures are then known.
+    for state in sorted({0, *(target for edges in nfa.chars for _, target in edges)}, reverse=True):
+        reached, seen, todo = 0, {state}, [state]
+        while todo:
+            one = todo.pop()
+            known = closures.get(one)
+            if known is not None:
+                reached |= known
+                continue
+            if one == 1 or nfa.chars[one]:
+                reached |= 1 << one
+            for target in nfa.epsilon[one]:
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        closures[state] = reached
+    return closures
+
+
+def _with_assertions(nfa: CharNFA) -> CharDFA:
+    """A state also knows what came before it, for the assertions."""
+    classes, members = split([*(chars for edges in nfa.chars for chars, _ in edges), WORD])
+    is_word = [bool(intersect(part, WORD)) for part in classes]
+    holds = {chars: frozenset(parts) for chars, parts in members.items()}
     work = 0
 
     def step(state: State, index: int) -> State | None:
         nonlocal work
         work += len(state[1])
         if work > MAX_WORK:
-            raise GrammarLimitError(
-                "the pattern has too many ways to be read at once", hint="make alternatives start differently"
-            )
+            raise _too_ambiguous()
         kind: Promise = "word" if is_word[index] else "not word"
         moved = {
             target
             for source, promise in state[1]
             if promise in ("any", kind)
             for chars, target in nfa.chars[source]
-            if members[chars][index]
+            if index in holds[chars]
         }
-        if not moved:
-            return None
-        before = kind if nfa.has_assertions else "any"
-        return before, _closure(nfa, moved, before)
+        return (kind, _closure(nfa, moved, kind)) if moved else None
 
     start: State = ("start", _closure(nfa, {0}, "start"))
-    return explore(start, classes, step, lambda s: any(n == 1 and promise != "word" for n, promise in s[1]))
+    return explore(start, tuple(classes), step, lambda s: any(n == 1 and promise != "word" for n, promise in s[1]))
 
 
 def _closure(nfa: CharNFA, states: set[int], before: str) -> frozenset[tuple[int, Promise]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from structgen.grammar.char_dfa import MAX_WORK, CharDFA, explore
-from structgen.grammar.charset import CharSet, intersect
+from functools import lru_cache
+
+from structgen.grammar.char_dfa import MAX_WORK, CharDFA, minimised, refuse_many, trimmed
+from structgen.grammar.charset import CharSet
 from structgen.grammar.errors import GrammarLimitError
 
 
@@ -11,27 +13,42 @@ def both(one: CharDFA, other: CharDFA) -> CharDFA:
     """The intersection."""
     if one.is_empty or other.is_empty:
         return CharDFA((), (), frozenset())
-    classes, left, right = _common_classes(one, other)
-
-    def step(state: tuple[int, int], index: int) -> tuple[int, int] | None:
-        a, b = one.rows[state[0]][left[index]], other.rows[state[1]][right[index]]
-        return (a, b) if a >= 0 and b >= 0 else None
-
-    return explore((0, 0), classes, step, lambda s: s[0] in one.accepting and s[1] in other.accepting)
+    return _product(one, other, difference=False)
 
 
 def difference(one: CharDFA, other: CharDFA) -> CharDFA:
     """What is in `one` and not in `other`."""
     if one.is_empty or other.is_empty:
         return one
-    classes, left, right = _common_classes(one, other)
+    return _product(one, other, difference=True)
 
-    def step(state: tuple[int, int], index: int) -> tuple[int, int] | None:
-        a = one.rows[state[0]][left[index]]
-        b = other.rows[state[1]][right[index]] if state[1] >= 0 else -1
-        return (a, b) if a >= 0 else None
 
-    return explore((0, 0), classes, step, lambda s: s[0] in one.accepting and s[1] not in other.accepting)
+def _product(one: CharDFA, other: CharDFA, *, difference: bool) -> CharDFA:
+    """The automaton that runs both; in a difference, `other` may have failed (-1)."""
+    pairs = _common_classes(one.classes, other.classes)
+    # Each state of one of them is looked up once for all pairs of classes.
+    left = [tuple([row[i] for i, _ in pairs]) for row in one.rows]
+    right = [tuple([row[j] for _, j in pairs]) for row in other.rows]
+    failed = (-1,) * len(pairs)
+    numbers, order = {(0, 0): 0}, [(0, 0)]
+    rows: list[tuple[int, ...]] = []
+    for a, b in order:
+        row = []
+        for target in zip(left[a], right[b] if b >= 0 else failed, strict=True):
+            if target[0] < 0 or (target[1] < 0 and not difference):
+                row.append(-1)
+                continue
+            number = numbers.get(target)
+            if number is None:
+                number = numbers[target] = len(order)
+                order.append(target)
+            row.append(number)
+        rows.append(tuple(row))
+        refuse_many(len(order), len(pairs))
+    accepting = frozenset(
+        number for number, (a, b) in enumerate(order) if a in one.accepting and (b in other.accepting) is not difference
+    )
+    return minimised(trimmed(CharDFA(tuple(pairs.values()), tuple(rows), accepting)))
 
 
 def word_lengths(dfa: CharDFA) -> tuple[list[list[int | None]], int]:
@@ -71,14 +88,22 @@ def word_lengths(dfa: CharDFA) -> tuple[list[list[int | None]], int]:
     return rows, period
 
 
-def _common_classes(one: CharDFA, other: CharDFA) -> tuple[tuple[CharSet, ...], list[int], list[int]]:
-    """A partition finer than both, and for each part its class in either."""
-    classes, left, right = [], [], []
-    for i, first in enumerate(one.classes):
-        for j, second in enumerate(other.classes):
-            part = intersect(first, second)
-            if part:
-                classes.append(part)
-                left.append(i)
-                right.append(j)
-    return tuple(classes), left, right
+@lru_cache(maxsize=256)
+def _common_classes(one: tuple[CharSet, ...], other: tuple[CharSet, ...]) -> dict[tuple[int, int], CharSet]:
+    """A partition finer than both, by the class in either."""
+    left, right = _intervals(one), _intervals(other)
+    parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    i = j = 0
+    while i < len(left) and j < len(right):
+        low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if low <= high:
+            parts.setdefault((left[i][2], right[j][2]), []).append((low, high))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return {pair: tuple(ranges) for pair, ranges in parts.items()}
+
+
+def _intervals(classes: tuple[CharSet, ...]) -> list[tuple[int, int, int]]:
+    return sorted((low, high, index) for index, chars in enumerate(classes) for low, high in chars)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from structgen.grammar.frames import detour_cost, saturate, text_cost
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import lean
 from structgen.grammar.ops import (
     BYTE,
     CALL,
@@ -41,32 +41,41 @@ from structgen.grammar.program import Program
 from structgen.grammar.tables import BLOCKED, IN_BYTES, IN_TOKENS, INFINITE, Array
 from structgen.grammar.token_trie import TokenTrie, child
 
+_ONE_EACH = np.ones(256, np.int32)
+
 
 def byte_distances(program: Program) -> Array:
     """int32[S, 2]: column IN_BYTES has the fewest bytes from each state to the RETURN of its frame."""
     distance = np.full((program.size, 2), INFINITE, np.int32)
-    costs = np.ones(256, np.int32)
-    while _sweep(program.code, program.edges, program.order, costs, distance, IN_BYTES):
-        pass
+    order, circular = program.order
+    while _sweep(program.code, program.edges, order, _ONE_EACH, distance, IN_BYTES):
+        if not _sweep(program.code, program.edges, circular, _ONE_EACH, distance, IN_BYTES):
+            break
     return distance
 
 
 def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
     """int32[S, 2]: the given column IN_BYTES, and an upper bound of the fewest tokens in column IN_TOKENS."""
-    code, edges, order = program.code, program.edges, program.order
+    code, edges, (order, circular) = program.code, program.edges, program.order
     distance = in_bytes.copy()
-    while _token_sweep(code, edges, order, trie, distance):
-        pass
+    _settle(code, edges, order, circular, trie, distance)
     # Lengths of words assume that all characters can be spelled. Where the vocabulary cannot, the whole automaton
     # of that text is given up: rare, and better than a dead end.
     if _block_unspellable_texts(code, edges, order, distance):
         distance[distance[:, IN_TOKENS] != BLOCKED, IN_TOKENS] = INFINITE
-        while _token_sweep(code, edges, order, trie, distance):
-            pass
+        _settle(code, edges, order, circular, trie, distance)
     return distance
 
 
-@jit
+@lean
+def _settle(code: Array, edges: Array, order: Array, circular: Array, trie: TokenTrie, distance: Array) -> None:
+    """Sweeps until nothing changes: behind a sweep of all, only circular states can still be improved."""
+    while _token_sweep(code, edges, order, trie, distance):
+        if not _token_sweep(code, edges, circular, trie, distance):
+            break
+
+
+@lean
 def _block_unspellable_texts(code: Array, edges: Array, order: Array, distance: Array) -> bool:
     """Set the token distance of TEXT states that may meet a character without tokens to BLOCKED."""
     found, changed = False, True
@@ -86,7 +95,7 @@ def _block_unspellable_texts(code: Array, edges: Array, order: Array, distance: 
     return found
 
 
-@jit
+@lean
 def _cheapest_edge(
     code: Array, edges: Array, costs: Array, distance: Array, unit: int, state: int, without: int, count: int
 ) -> int:
@@ -112,7 +121,7 @@ def _cheapest_edge(
     return best
 
 
-@jit
+@lean
 def _fillers_cost(edges: Array, distance: Array, unit: int, limits: int, required: int, after: int) -> int:
     """What the members beside the required ones add that an object must have: the cheapest, as `frames.fill_cost`."""
     missing, cost = edges[limits + LEAST_MEMBERS] - required, np.int64(0)
@@ -132,7 +141,7 @@ def _fillers_cost(edges: Array, distance: Array, unit: int, limits: int, require
     return saturate(cost)
 
 
-@jit
+@lean
 def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: int, state: int) -> int:
     op, a, b = code[state, 0], code[state, 1], code[state, 2]
     best = np.int64(INFINITE)
@@ -178,7 +187,7 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
     return saturate(best)
 
 
-@jit
+@lean
 def _sweep(code: Array, edges: Array, order: Array, costs: Array, distance: Array, unit: int) -> bool:
     changed = False
     for state in order:
@@ -189,7 +198,7 @@ def _sweep(code: Array, edges: Array, order: Array, costs: Array, distance: Arra
     return changed
 
 
-@jit
+@lean
 def _token_sweep(code: Array, edges: Array, order: Array, trie: TokenTrie, distance: Array) -> bool:
     """As `_sweep`, and with tokens of several bytes along chains of BYTE states."""
     changed = False

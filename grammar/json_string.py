@@ -7,6 +7,7 @@ one Unicode code point; lone surrogates are never produced.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from structgen.grammar.byte_trie import literal_alternatives
@@ -24,6 +25,9 @@ _BELOW_8 = ((0x30, 0x37),)
 _8_TO_B = ((0x38, 0x39), (0x41, 0x42), (0x61, 0x62))
 _C_TO_F = ((0x43, 0x46), (0x63, 0x66))
 
+_INLINE_ESCAPES = 3
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+
 Edges = list[tuple[int, int, int]]
 
 
@@ -33,7 +37,7 @@ def quoted(text: str) -> bytes:
 
 
 def quoted_content(text: str) -> bytes:
-    if text.isalnum() and text.isascii():
+    if _ESCAPED.search(text) is None:
         return text.encode()
     out = bytearray()
     for char in text:
@@ -48,7 +52,7 @@ def quoted_content(text: str) -> bytes:
 
 
 class Canonical:
-    """The canonical `Spelling` of string content. It is deterministic: each byte has one way on, also in escapes."""
+    """The canonical `Spelling` of string content."""
 
     interior = Interior.CANONICAL
 
@@ -62,9 +66,31 @@ canonical = Canonical()
 def _canonical_edges(builder: ProgramBuilder, chars: CharSet, then: int) -> Edges:
     sequences, escapes = _canonical_parts(chars)
     edges = builder.sequences(sequences, then)
-    if escapes:
+    if len(escapes) > _INLINE_ESCAPES:
+        # The escapes of control characters are forty states: a rule of their own, called from each place.
+        edges.append((0x5C, 0x5C, builder.call(_escape_rule(builder, escapes), then)))
+    elif escapes:
         edges.append((0x5C, 0x5C, literal_alternatives(builder, [(escape, then) for escape in escapes])))
     return edges
+
+
+def _escape_rule(builder: ProgramBuilder, escapes: tuple[bytes, ...]) -> int:
+    rule = builder.rules.get(escapes)
+    if rule is None:
+        words = [(escape, builder.accept) for escape in escapes]
+        rule = builder.rules[escapes] = literal_alternatives(builder, words)
+    return rule
+
+
+def key_interior(builder: ProgramBuilder) -> int:
+    """A key in canonical spelling and its closing quote, deterministic and without calls: each byte has one way on."""
+    interior = builder.reserve()
+    sequences, escapes = _canonical_parts(ANY)
+    edges = builder.sequences(sequences, interior)
+    edges.append((0x5C, 0x5C, literal_alternatives(builder, [(escape, interior) for escape in escapes])))
+    edges.append((0x22, 0x22, builder.key_end(builder.accept)))
+    builder.set_ranges(interior, edges, Interior.KEY)
+    return interior
 
 
 @lru_cache(maxsize=4096)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from structgen.grammar.configuration import ENDED_KEY
+from structgen.grammar.distinct import DistinctMemory, Place
 from structgen.grammar.key_memory import KeyMemory
 from structgen.grammar.ops import DETOUR
 from structgen.grammar.seen_keys import seen_keys
-from structgen.grammar.tables import DEAD, Array
+from structgen.grammar.tables import DEAD, INFINITE, Array
 
 if TYPE_CHECKING:
     from structgen.grammar.automaton import Automaton, Mask
@@ -30,8 +33,10 @@ class Matcher:
         "_automaton",
         "_compiled",
         "_configs",
+        "_distinct",
         "_keys_at",
         "_memory",
+        "_places",
         "_prefix",
         "_tokens",
         "is_terminated",
@@ -47,12 +52,19 @@ class Matcher:
         # How many tokens there were when a key that was not declared ended; -1: in the prefix, perhaps.
         self._keys_at: list[int] = []
         self._memory: KeyMemory | None = None  # made when a key could come twice
+        self._follow_distinct(self._automaton)
         self.is_terminated = False
         self.mask_was_narrowed = False
 
     def __del__(self) -> None:
         if self._memory is not None:
             self._memory.give_back()
+
+    def _follow_distinct(self, automaton: Automaton) -> None:
+        """From the start of an automaton, remember what must not come again, where that can run out."""
+        distinct = automaton.program.distinct
+        self._distinct = None if distinct is None else DistinctMemory(automaton, distinct)
+        self._places = [] if self._distinct is None else [self._distinct.start]  # beside each configuration
 
     @property
     def compiled(self) -> CompiledGrammar:
@@ -73,9 +85,14 @@ class Matcher:
         self._automaton = automaton = self._compiled.automaton
         config = automaton.after_bytes(automaton.start, self._prefix) if self._prefix else automaton.start
         self._configs = [config]
+        self._follow_distinct(automaton)
+        if self._distinct is not None:
+            self._places = [_certain(self._distinct.after(self._places[-1], self._prefix))]
         for token in self._tokens[: len(self._tokens) - self.is_terminated]:
             config = automaton.after_token(config, token)
             self._configs.append(config)
+            if self._distinct is not None:
+                self._places.append(_certain(self._distinct.after(self._places[-1], self._spelled(token))))
 
     def fill_mask(self, row: Array, budget: int | None = None) -> None:
         """Write the mask of the tokens that may come next.
@@ -90,6 +107,8 @@ class Matcher:
         self.mask_was_narrowed = False
         if self.is_terminated:
             row[:] = 0
+        elif self._distinct is not None:
+            self._fill_distinct(self._distinct, row, budget)
         elif budget is None:
             mask = automaton.masks.get(config)
             if mask is None:
@@ -109,6 +128,17 @@ class Matcher:
                 self._forbid_repeated_keys(row, mask, also_spelled=True)
             self._compiled.keep_within_bounds()
 
+    def _fill_distinct(self, distinct: DistinctMemory, row: Array, budget: int | None) -> None:
+        """`fill_mask` where more than keys must differ, or keys may run out."""
+        automaton, config = self._here()
+        row[:] = automaton.mask(config).bits
+        distinct.forbid(row, self._places[-1], INFINITE - 1)
+        if budget is not None:
+            free = row.copy()
+            row &= automaton.mask_within(config, budget).bits
+            distinct.forbid(row, self._places[-1], budget - 1)
+            self.mask_was_narrowed = not np.array_equal(free, row)
+
     def fill_known_mask(self, row: Array) -> bool:
         """`fill_mask` where it is a mere copy; False, and nothing done, where there is something to compute."""
         if self.is_terminated:
@@ -116,7 +146,7 @@ class Matcher:
             return True
         automaton, config = self._here()
         known = automaton.masks.get(config)
-        if known is None or (known.ends_key and self._keys_at):
+        if known is None or (known.ends_key and self._keys_at) or self._distinct is not None:
             return False
         row[:] = known.bits
         self.mask_was_narrowed = False
@@ -136,8 +166,14 @@ class Matcher:
         following = automaton.step(config, token_id)
         if following < 0:
             return False
-        if following >= ENDED_KEY:
-            following -= ENDED_KEY
+        ended_key = following >= ENDED_KEY
+        following -= ENDED_KEY * ended_key
+        if self._distinct is not None:
+            place = self._distinct.after(self._places[-1], self._spelled(token_id))
+            if place is None or not self._distinct.lives(place, INFINITE - 1):
+                return False
+            self._places.append(place)
+        elif ended_key:
             if self._may_repeat(token_id) and self._keys_so_far().would_repeat(token_id):
                 return False
             self._keys_at.append(len(self._tokens))
@@ -159,6 +195,11 @@ class Matcher:
         whole = self._prefix + data
         if following == DEAD or (automaton.program.has_other_keys and seen_keys(whole).repeated):
             return False
+        if self._distinct is not None:
+            place = self._distinct.after(self._places[-1], data)
+            if place is None or not self._distinct.lives(place, INFINITE - 1):
+                return False
+            self._places = [place]
         self._configs[-1] = following
         self._prefix = whole
         self._keys_at = [-1]
@@ -201,6 +242,8 @@ class Matcher:
         configs = count - self.is_terminated
         if configs:
             del self._configs[-configs:]
+            if self._distinct is not None:
+                del self._places[-configs:]
         del self._tokens[-count:]
         while self._keys_at and self._keys_at[-1] >= len(self._tokens):
             self._keys_at.pop()
@@ -213,6 +256,7 @@ class Matcher:
         other = Matcher(self._compiled)
         other._automaton = self._automaton
         other._configs = self._configs.copy()
+        other._distinct, other._places = self._distinct, self._places.copy()
         other._tokens = self._tokens.copy()
         other._prefix = self._prefix
         other._keys_at = self._keys_at.copy()
@@ -227,6 +271,7 @@ class Matcher:
         self._prefix = b""
         self._keys_at = []
         self._memory = None
+        self._follow_distinct(self._automaton)
         self.is_terminated = False
 
     @property
@@ -239,7 +284,9 @@ class Matcher:
     def min_tokens_to_complete(self) -> int:
         """An upper bound of the tokens, EOS included, that completion takes from here; 0 when terminated."""
         automaton, config = self._here()
-        return 0 if self.is_terminated else automaton.cost(config)
+        if self.is_terminated:
+            return 0
+        return automaton.cost(config) if self._distinct is None else self._distinct.needed(self._places[-1])
 
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would spell them; changes nothing.
@@ -292,6 +339,12 @@ class Matcher:
             if config < 0:
                 return ids[:count]
         return ids
+
+
+def _certain(place: Place | None) -> Place:
+    """The place after what was accepted before."""
+    assert place is not None
+    return place
 
 
 def _shared_start(one: list[int], other: list[int]) -> list[int]:

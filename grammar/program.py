@@ -28,10 +28,11 @@ A word is accepted when RETURN is reached with an empty stack. Literals occupy c
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,10 @@ class Op(IntEnum):
     EXCEPT = 10
     TEXT = 11
     KEY_END = 12
+
+
+_FAIL, _BYTE, _SPLIT = int(Op.FAIL), int(Op.BYTE), int(Op.SPLIT)
+_CALL, _EXCEPT, _KEY_END = int(Op.CALL), int(Op.EXCEPT), int(Op.KEY_END)
 
 
 class TextField(IntEnum):
@@ -97,6 +102,19 @@ class Interior(IntEnum):
 
 
 @dataclass(frozen=True)
+class Distinct:
+    """What a program says about values that must differ, and may run out; see `distinct.py`.
+
+    Attributes:
+        unique_arrays: the states to which arrays with unique items return: a frame on the stack tells them.
+        finite_names: there are keys that were not declared whose names can run out.
+    """
+
+    unique_arrays: frozenset[int]
+    finite_names: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """A finished program. `code` is int32[states, 4], `edges` int32[n]; both read-only."""
 
@@ -104,13 +122,14 @@ class Program:
     edges: npt.NDArray[np.int32]
     start: int
     has_other_keys: bool = False  # whether there is a KEY_END
+    distinct: Distinct | None = None
 
     @property
     def size(self) -> int:
         return len(self.code)
 
     @cached_property
-    def order(self) -> npt.NDArray[np.int32]:
+    def order(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """See `evaluation_order.py`; computed once."""
         from structgen.grammar.evaluation_order import evaluation_order
 
@@ -124,6 +143,12 @@ class Program:
         return byte_distances(self)
 
 
+def _too_large() -> GrammarLimitError:
+    return GrammarLimitError(
+        f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
+    )
+
+
 class ProgramBuilder:
     """Builds a program. States are reserved, then set once; reserving ahead makes loops and recursion plain."""
 
@@ -131,7 +156,10 @@ class ProgramBuilder:
         self._code = array("i")
         self._edges = array("i")
         self._has_other_keys = False
+        self._unique_arrays: list[int] = []
+        self.finite_names = False
         self._tails: dict[tuple[ByteRanges, int], int] = {}
+        self.rules: dict[Hashable, int] = {}  # for those who place a rule at most once
         self.fail = self.reserve()
         self.accept = self.reserve()
         self._set(self.accept, Op.RETURN)
@@ -140,14 +168,29 @@ class ProgramBuilder:
     def size(self) -> int:
         return len(self._code) >> 2
 
+    @property
+    def edge_count(self) -> int:
+        return len(self._edges)
+
     def reserve(self) -> int:
-        state = len(self._code) >> 2
+        return self._add(_FAIL, 0, 0)
+
+    def _add(self, op: int, a: int, b: int, c: int = 0) -> int:
+        """A new state."""
+        code = self._code
+        state = len(code) >> 2
         if state >= MAX_STATES:
-            raise GrammarLimitError(
-                f"the grammar needs more than {MAX_STATES:,} states", hint="shorten enums and counted patterns"
-            )
-        self._code.extend((0, 0, 0, 0))
+            raise _too_large()
+        code.extend((op, a, b, c))
         return state
+
+    def append(self, code: npt.NDArray[np.int32], edges: npt.NDArray[np.int32], has_other_keys: bool) -> None:
+        """Take over finished states, flat, and their edges."""
+        if self.size + len(code) // 4 > MAX_STATES:
+            raise _too_large()
+        self._code.frombytes(code.tobytes())
+        self._edges.frombytes(edges.tobytes())
+        self._has_other_keys = self._has_other_keys or has_other_keys
 
     def _set(self, state: int, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
         offset = state << 2
@@ -209,6 +252,20 @@ class ProgramBuilder:
         flat = [number for pair in pairs for number in pair]
         self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
 
+    def excepts(self, pairs: Sequence[Sequence[int]], defaults: Sequence[int]) -> int:
+        """New EXCEPT states, one for each (byte, next) pairs, flat, and default; returns the first."""
+        first = self.size
+        if first + len(pairs) > MAX_STATES:
+            raise _too_large()
+        offset = len(self._edges)
+        code: list[int] = []
+        for flat, default in zip(pairs, defaults, strict=True):
+            code += (_EXCEPT, offset, len(flat) >> 1, default)
+            offset += len(flat)
+        self._code.extend(code)
+        self._edges.extend(chain.from_iterable(pairs))
+        return first
+
     def follow(self, state: int, byte: int) -> int:
         """Where a BYTE or RANGES state that is already set goes on a byte; `fail` where it does not."""
         op, offset, count = self._code[state << 2 : (state << 2) + 3]
@@ -222,10 +279,8 @@ class ProgramBuilder:
         return self.fail
 
     def key_end(self, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.KEY_END, 0, then)
         self._has_other_keys = True
-        return state
+        return self._add(_KEY_END, 0, then)
 
     def set_close(self, state: int, object_: int, then: int) -> None:
         self._set(state, Op.CLOSE, object_, then)
@@ -233,27 +288,45 @@ class ProgramBuilder:
     def split(self, targets: Sequence[int]) -> int:
         if len(targets) == 1:
             return targets[0]
-        state = self.reserve()
-        self.set_split(state, targets)
-        return state
+        offset = len(self._edges)
+        self._edges.extend(targets)
+        return self._add(_SPLIT, offset, len(targets))
 
     def call(self, callee: int, then: int) -> int:
-        state = self.reserve()
-        self._set(state, Op.CALL, callee, then)
-        return state
+        return self._add(_CALL, callee, then)
+
+    def unique_array(self, items: int) -> int:
+        """A state that calls `items`, to which the items of an array and what ends it belong; they must differ."""
+        back = self.reserve()
+        self.set_split(back, [self.accept])
+        self._unique_arrays.append(back)
+        return self.call(items, back)
 
     def literal(self, text: bytes, then: int) -> int:
         """A chain of BYTE states; returns the first."""
         if not text:
             return then
         start = len(self._code) >> 2
-        if start + len(text) >= MAX_STATES:
-            self.reserve()
+        if start + len(text) > MAX_STATES:
+            raise _too_large()
         flat: list[int] = []
         state = start
         for byte in text:
             state += 1
-            flat += (1, byte, state, 0)
+            flat += (_BYTE, byte, state, 0)
+        flat[-2] = then
+        self._code.extend(flat)
+        return start
+
+    def steps(self, steps: Iterable[tuple[int, int]], then: int) -> int:
+        """A row of states that each read a byte, `(Op.BYTE, byte)`, or call a rule, `(Op.CALL, rule)`."""
+        start = state = len(self._code) >> 2
+        flat: list[int] = []
+        for op, operand in steps:
+            state += 1
+            flat += (op, operand, state, 0)
+        if state > MAX_STATES:
+            raise _too_large()
         flat[-2] = then
         self._code.extend(flat)
         return start
@@ -292,4 +365,7 @@ class ProgramBuilder:
         code = np.frombuffer(self._code, dtype=np.int32).reshape(-1, 4) if self._code else np.zeros((0, 4), np.int32)
         edges = np.frombuffer(self._edges, dtype=np.int32) if self._edges else np.zeros(0, np.int32)
         code.flags.writeable = edges.flags.writeable = False
-        return Program(code, edges, start, self._has_other_keys)
+        distinct = None
+        if self._unique_arrays or self.finite_names:
+            distinct = Distinct(frozenset(self._unique_arrays), self.finite_names)
+        return Program(code, edges, start, self._has_other_keys, distinct)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from structgen.grammar.program import LimitField, Op, Program, TextField
+from structgen.grammar.reference_distinct import can_complete, comes_twice, remembers
 from structgen.grammar.vocabulary import Vocabulary
 
 Stack = tuple[Any, ...]  # () is empty; else (return state, count, stack below)
@@ -214,6 +215,8 @@ class ReferenceMatcher:
         self._has_other_keys = any(word[0] == Op.KEY_END for word in self._reader.code)
         self._pairs = self._closure([(program.start, ())])
         self._text = b""
+        self._distinct = program.distinct
+        self._unique: frozenset[int] = frozenset()  # where in the text arrays begin whose items must differ
         self.is_terminated = False
 
     @property
@@ -224,7 +227,7 @@ class ReferenceMatcher:
         """All tokens that may come next, EOS included."""
         if self.is_terminated:
             return set()
-        fitting = {i for i, token in enumerate(self._vocabulary.tokens) if token and self._lives(self._after(token))}
+        fitting = {i for i, token in enumerate(self._vocabulary.tokens) if token and self._allows(token)}
         return fitting | (set(self._vocabulary.eos_token_ids) if self.is_complete else set())
 
     def accept(self, token_id: int) -> bool:
@@ -236,34 +239,84 @@ class ReferenceMatcher:
         token = self._vocabulary.tokens[token_id] if 0 <= token_id < len(self._vocabulary.tokens) else None
         if token is None or self.is_terminated:
             return False
-        pairs = self._after(token)
-        if not self._lives(pairs):
+        if not self._allows(token):
             return False
-        self._pairs = pairs
+        self._pairs, self._unique = self._read(self._pairs, self._text, self._unique, token)
         self._text += token
         return True
 
     def accept_string(self, text: bytes) -> bool:
         """Advance by raw bytes."""
-        pairs = self._after(text)
-        if pairs:
-            self._pairs, self._text = pairs, self._text + text
-        return bool(pairs)
+        pairs, unique = self._read(self._pairs, self._text, self._unique, text)
+        if not pairs or not self._has_way_out(pairs, self._text + text, unique):
+            return False
+        self._pairs, self._text, self._unique = pairs, self._text + text, unique
+        return True
+
+    def _allows(self, token: bytes) -> bool:
+        pairs, unique = self._read(self._pairs, self._text, self._unique, token)
+        return self._lives(pairs) and self._has_way_out(pairs, self._text + token, unique)
+
+    def _has_way_out(self, pairs: Pairs, text: bytes, unique: frozenset[int]) -> bool:
+        """Whether a text can be completed although some things must not come again."""
+        if self._distinct is None or not remembers(text, unique):
+            return True
+
+        def steps(state: tuple[Pairs, frozenset[int]], so_far: bytes) -> Iterator[tuple[bytes, Any]]:
+            found = {}
+            for byte in self._worth_trying(state[0], so_far):
+                following = self._read(state[0], so_far, state[1], bytes((byte,)))
+                if self._lives(following[0]):
+                    found[byte] = following
+            blank = {byte: one for byte, one in found.items() if byte not in b" \t\n\r"}
+            for byte, one in (blank or found).items():
+                yield so_far + bytes((byte,)), one
+
+        ends = self._reader.code
+        return can_complete(
+            (pairs, unique), text, steps, lambda state: any(ends[one][0] == Op.RETURN for one, _ in state[0])
+        )
+
+    def _worth_trying(self, pairs: Pairs, text: bytes) -> set[int]:
+        """Bytes that may follow; of the many that mean the same, some that are in the text, and one that is not."""
+        found: set[int] = set()
+        for state, _ in pairs:
+            for values, _ in self._reader.byte_edges(state):
+                several = list(values)
+                new = [byte for byte in several if byte not in text]
+                found |= set(several if len(several) < 12 else [b for b in several if b in text] + new[:1])
+        return found
 
     def _lives(self, pairs: Pairs) -> bool:
         return any(self._spellable.pair(state, stack) for state, stack in pairs)
 
-    def _after(self, text: bytes) -> Pairs:
-        pairs = self._pairs
-        for byte in text:
+    def _read(self, pairs: Pairs, before: bytes, unique: frozenset[int], text: bytes) -> tuple[Pairs, frozenset[int]]:
+        for place, byte in enumerate(text, len(before)):
+            outside = self._unique_levels(pairs)
             pairs = self._closure(
                 (following, stack)
                 for state, stack in pairs
                 for values, following in self._reader.byte_edges(state)
                 if byte in values
             )
-        fits = bool(pairs) and not (self._has_other_keys and repeats_a_key(self._text + text))
-        return pairs if fits else frozenset()
+            if byte == ord("[") and self._unique_levels(pairs) > outside:
+                unique |= {place}
+        if self._distinct is not None:
+            fits = bool(pairs) and not comes_twice(before + text, unique)
+        else:
+            fits = bool(pairs) and not (self._has_other_keys and repeats_a_key(before + text))
+        return pairs if fits else frozenset(), unique
+
+    def _unique_levels(self, pairs: Pairs) -> int:
+        """In how many arrays with unique items the text is."""
+        if self._distinct is None or not pairs:
+            return 0
+        _, stack = next(iter(pairs))
+        count = 0
+        while stack:
+            count += stack[1] == CALLED and stack[0] in self._distinct.unique_arrays
+            stack = stack[2]
+        return count
 
     def _closure(self, pairs: Iterable[tuple[int, Stack]]) -> Pairs:
         """Follow all that consumes nothing; keeps pairs that consume a byte or accept."""

@@ -24,6 +24,7 @@ from structgen.grammar.regex_tree import (
     Empty,
     Node,
     Repeat,
+    Rule,
     alt,
     assertions,
     concat,
@@ -122,6 +123,7 @@ def _is_assertion(node: Node, kind: str) -> bool:
 def place_tree(builder: ProgramBuilder, root: Node, entry: int, then: int, spelling: Spelling) -> None:
     """Set state `entry` so that it reads the tree, which has no assertions, and goes on at `then`."""
     todo: list[tuple[Node, int, int]] = [(root, entry, then)]
+    rules: dict[Rule, int] = {}
     while todo:
         node, state, after = todo.pop()
         if isinstance(node, Chars):
@@ -137,6 +139,11 @@ def place_tree(builder: ProgramBuilder, root: Node, entry: int, then: int, spell
             todo += [(option, place, after) for option, place in zip(node.options, places, strict=True)]
         elif isinstance(node, Repeat):
             todo += _place_repeat(builder, node, state, after, spelling)
+        elif isinstance(node, Rule) and node.body is not None:
+            if node not in rules:
+                rules[node] = builder.reserve()
+                todo.append((node.body, rules[node], builder.accept))
+            builder.set_call(state, rules[node], after)
         else:
             raise AssertionError("assertions are resolved before this")
 
@@ -208,10 +215,11 @@ def without_empty(node: Node, depth: int = 0) -> Node:
 def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelling) -> int:
     """States for a character automaton that is not empty; returns the first."""
     entries = [builder.reserve() for _ in dfa.rows]
+    moves = _moves(dfa)
     for state in range(len(dfa.rows)):
         edges: Edges = []
         loops_freely = False
-        for target, chars in _by_target(dfa, state):
+        for target, chars in moves[state]:
             loops_freely = loops_freely or (target == state and chars == ANY)
             edges += spelling(builder, chars, entries[target])
         entry = entries[state]
@@ -223,13 +231,24 @@ def place_dfa(builder: ProgramBuilder, dfa: CharDFA, then: int, spelling: Spelli
     return entries[0]
 
 
-def _by_target(dfa: CharDFA, state: int) -> list[tuple[int, CharSet]]:
-    """The characters that lead from a state to each other state."""
-    sets: dict[int, list[CharSet]] = {}
-    for index, target in enumerate(dfa.rows[state]):
-        if target >= 0:
-            sets.setdefault(target, []).append(dfa.classes[index])
-    return [(target, union(*found)) for target, found in sets.items()]
+def _moves(dfa: CharDFA) -> list[list[tuple[int, CharSet]]]:
+    """For each state, the characters that lead to each other state."""
+    unions: dict[tuple[int, ...], CharSet] = {}  # the same classes go together in many states
+    moves = []
+    for row in dfa.rows:
+        sets: dict[int, list[int]] = {}
+        for index, target in enumerate(row):
+            if target >= 0:
+                sets.setdefault(target, []).append(index)
+        move = []
+        for target, found in sets.items():
+            key = tuple(found)
+            chars = unions.get(key)
+            if chars is None:
+                chars = unions[key] = union(*(dfa.classes[index] for index in found))
+            move.append((target, chars))
+        moves.append(move)
+    return moves
 
 
 def place_limited(
@@ -239,7 +258,7 @@ def place_limited(
     least, most = limits
     lengths, period = word_lengths(dfa)
     entries = [builder.reserve() for _ in dfa.rows]
-    moves = [_by_target(dfa, state) for state in range(len(dfa.rows))]
+    moves = _moves(dfa)
     bodies: dict[CharSet, int] = {}
     for move in moves:
         for _, chars in move:

@@ -71,7 +71,14 @@ class Language:
     dfa: CharDFA
 
 
-Node = Empty | Chars | Concat | Alt | Repeat | Assertion | Look | Language
+@dataclass(slots=True, eq=False)
+class Rule:
+    """A part with a name of its own, which it may use itself: `body` is set once. Without assertions."""
+
+    body: Node | None = None
+
+
+Node = Empty | Chars | Concat | Alt | Repeat | Assertion | Look | Language | Rule
 
 
 def concat(items: list[Node]) -> Node:

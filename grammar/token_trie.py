@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structgen.grammar.numba_cache import jit
+from structgen.grammar.numba_cache import jit, lean
 from structgen.grammar.tables import INFINITE, Array
+
+PAIRS_FROM = 20_000  # nodes
 
 
 class TokenTrie(NamedTuple):
@@ -25,6 +27,7 @@ class TokenTrie(NamedTuple):
     same: Array  # int32[V]   next token with the same bytes, or -1
     root: Array  # int32[256]  the node of each first byte, or -1
     byte_cost: Array  # int32[256]  1 where a token spells the single byte, else INFINITE
+    pairs: Array  # int32[65536]  the node of each two first bytes, or -1; empty where the trie is small
     height: int  # longest token in bytes
 
     @property
@@ -81,14 +84,27 @@ def build_trie(tokens: Sequence[bytes | None], ids: Sequence[int]) -> TokenTrie:
     first = np.flatnonzero(depth == 0)
     root[byte[first]] = first
     byte_cost[byte[first[token[first] >= 0]]] = 1
-    return TokenTrie(byte, depth, end, token, arrays[4], root, byte_cost, max(map(len, spelled), default=0))
+    pairs = _pairs(byte, depth) if nodes > PAIRS_FROM else np.zeros(0, np.int32)
+    return TokenTrie(byte, depth, end, token, arrays[4], root, byte_cost, pairs, max(map(len, spelled), default=0))
 
 
-@jit
+def _pairs(byte: Array, depth: Array) -> Array:
+    """Most first bytes have so many second ones that to search among them takes microseconds."""
+    pairs = np.full(1 << 16, -1, np.int32)
+    second = np.flatnonzero(depth == 1)
+    first = np.flatnonzero(depth == 0)
+    parents = first[np.searchsorted(first, second) - 1]
+    pairs[byte[parents].astype(np.int32) << 8 | byte[second]] = second
+    return pairs
+
+
+@lean
 def child(trie: TokenTrie, node: int, byte: int) -> int:
     """The child of `node` (-1: the root) along `byte`, or -1."""
     if node < 0:
         return int(trie.root[byte])
+    if trie.depth[node] == 0 and len(trie.pairs):
+        return int(trie.pairs[np.int32(trie.byte[node]) << 8 | byte])
     current, stop = node + 1, trie.end[node]
     while current < stop:
         if trie.byte[current] == byte:

@@ -98,17 +98,24 @@ class Validator:
         try:
             return list(self._issues(value))
         except RecursionError:
-            return [
-                ValidationIssue("", "nested too deeply to be checked, or the schema refers to itself forever", None)
-            ]
+            return [_too_deep()]
         except Unresolvable as error:
             raise SchemaError(f"the reference {error.ref!r} does not resolve", pointer="") from None
+        except BaseException as error:
+            # Where Python's stack ends inside of `rpds`, that panics, and its panics are no exceptions.
+            if type(error).__name__ != "PanicException":
+                raise
+            return [_too_deep()]
 
     def _issues(self, value: Any) -> Iterator[ValidationIssue]:
         for error in self._validator.iter_errors(value):
             yield ValidationIssue(
                 from_path(error.absolute_path), describe(error), from_path(error.absolute_schema_path)
             )
+
+
+def _too_deep() -> ValidationIssue:
+    return ValidationIssue("", "nested too deeply to be checked, or the schema refers to itself forever", None)
 
 
 def _issue(problem: Problem) -> ValidationIssue:

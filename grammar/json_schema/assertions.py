@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
-from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
+from structgen.grammar.formats import FORMATS
 from structgen.grammar.json_number import NumberRange
 from structgen.grammar.json_schema.document import Place, SchemaDocument, escape
-from structgen.grammar.json_schema.keywords import KEYWORDS, asserts_nothing
 from structgen.grammar.json_schema.names import name_matches
+from structgen.grammar.json_schema.openapi import types_of
 from structgen.grammar.json_schema.shapes import (
     ANYTHING,
     NOTHING,
@@ -39,21 +38,21 @@ _ASSERTING = _NUMBER | _TEXT | _ARRAY | _OBJECT | {"type", "enum", "const"}
 
 
 def own_shape(document: SchemaDocument, place: Place) -> Shape:
-    """What the schema at `place` asserts by itself: all but $ref, allOf and anyOf.
+    """What the schema at `place` asserts by itself: all but what it combines.
 
     Raises:
-        UnsupportedSchemaError: a keyword or format that is not enforced.
+        UnsupportedSchemaError: a format that is not enforced.
     """
     schema = place.schema
     if isinstance(schema, bool):
         return ANYTHING if schema else NOTHING
-    refuse_unenforced(document, place)
     if _ASSERTING.isdisjoint(schema):
         return ANYTHING
-    types = _types(schema.get("type"))
+    types = types_of(schema, document.declared_draft)
     whole = document.options.integers_as == "1 or 1.0" and document.draft != 4
     shape = Shape(
         types is None or "null" in types,
+        types is None or "boolean" in types,
         types is None or "boolean" in types,
         _number(place, types, whole),
         _text(document, place) if types is None or "string" in types else None,
@@ -65,23 +64,6 @@ def own_shape(document: SchemaDocument, place: Place) -> Shape:
     if "const" in schema and document.knows("const"):
         shape = shape.only_values((schema["const"],))
     return shape
-
-
-def refuse_unenforced(document: SchemaDocument, place: Place) -> None:
-    for name in place.schema:
-        keyword = KEYWORDS.get(name)
-        if keyword is None or keyword.status != "refused" or not document.knows(name):
-            continue
-        if not asserts_nothing(name, place.schema):
-            raise UnsupportedSchemaError(
-                f"{name} is not enforced yet", pointer=f"{place.pointer}/{escape(name)}", hint=keyword.hint
-            )
-
-
-def _types(given: Any) -> frozenset[str] | None:
-    if given is None:
-        return None
-    return frozenset([given] if isinstance(given, str) else given)
 
 
 def _number(place: Place, types: frozenset[str] | None, whole: bool) -> NumberRange | None:
@@ -157,10 +139,6 @@ def _asserts_format(document: SchemaDocument, place: Place, name: str) -> bool:
     if name in FORMATS:
         return True
     pointer = f"{place.pointer}/format"
-    if name in UNENFORCED_FORMATS:
-        raise UnsupportedSchemaError(
-            f"format {name!r} is not enforced yet", pointer=pointer, hint="use a pattern, or format='annotate'"
-        )
     if document.options.unknown_format == "refuse":
         raise UnsupportedSchemaError(
             f"unknown format {name!r}", pointer=pointer, hint="use a pattern, or unknown_format='annotate'"

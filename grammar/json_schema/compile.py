@@ -55,6 +55,7 @@ class _SchemaCompiler:
         self._todo: list[tuple[int, Conjunction, int]] = []
         self._callers: dict[int, list[int]] = {}  # rule -> the rules it calls
         self._pointers: dict[int, str] = {}
+        self._endless: dict[int, UnsatisfiableError] = {}  # rules of schemas that refer to themselves
         self._current = -1
 
     def compile(self) -> Program:
@@ -82,6 +83,10 @@ class _SchemaCompiler:
     def _placed(self, state: int, conjunction: Conjunction, depth: int) -> list[int]:
         try:
             return self._alternatives(conjunction, depth)
+        except UnsatisfiableError as error:
+            # Nothing is valid here; that matters only where it must be.
+            self._endless[state] = error
+            return []
         except GrammarError as error:
             if error.pointer is None:
                 error.pointer = self._pointers[state]
@@ -150,6 +155,8 @@ class _SchemaCompiler:
             if not dead:
                 break
             rule = dead[0]
+        if rule in self._endless:
+            raise self._endless[rule]
         raise UnsatisfiableError(
             "nothing is valid against this schema",
             pointer=self._pointers[rule],

@@ -54,7 +54,7 @@ class Containers:
         return builder.literal(b"[", layout.opened(depth, first, empty if shape.least == 0 else None))
 
     def _item(self, schema: Conjunction, depth: int, after: int) -> int:
-        return self.builder.call(self.rule(schema, depth), self.layout.blank(after))
+        return self.layout.item(self.rule(schema, depth), after)
 
     def _tail(self, shape: ArrayShape, done: int, close: int, depth: int) -> int:
         """After `done` items: more of `rest`, counted."""

@@ -7,6 +7,7 @@ at bounds, values, patterns, required members and prefixes of arrays, to a limit
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.json_schema.names import name_matches
@@ -20,18 +21,32 @@ Expand = Callable[[Conjunction], tuple[Shape, ...]]
 
 def are_disjoint(one: Shape, other: Shape, expand: Expand, depth: int = 0) -> bool:
     """A proof that no value is valid under both."""
-    both = one.meet(other)
-    if both.values is not None:
-        return not any(_fits_kind(both, value) for value in both.values)
-    if both.null or both.boolean:
+    return is_nothing(one.meet(other), expand, depth)
+
+
+def is_nothing(shape: Shape, expand: Expand, depth: int = 0) -> bool:
+    """A proof that no value is valid under a shape."""
+    if shape.values is not None:
+        return not any(_fits_kind(shape, value) for value in shape.values)
+    if shape.null or shape.true or shape.false:
         return False
-    if both.number is not None and not both.number.is_empty:
-        return False
-    if both.text is not None and not _is_empty_text(both.text):
-        return False
-    if both.array is not None and not _is_empty_array(both.array, expand, depth):
-        return False
-    return both.object is None or _is_empty_object(both.object, expand, depth)
+    return without_empty_parts(shape, expand, depth).is_nothing
+
+
+def without_empty_parts(shape: Shape, expand: Expand, depth: int = 0) -> Shape:
+    """The shape without the types of which it allows, provably, no value. Its `values` are not looked at."""
+    number, text, array, object_ = shape.number, shape.text, shape.array, shape.object
+    if number is not None and number.is_empty:
+        number = None
+    if text is not None and _is_empty_text(text):
+        text = None
+    if array is not None and _is_empty_array(array, expand, depth):
+        array = None
+    if object_ is not None and _is_empty_object(object_, expand, depth):
+        object_ = None
+    if number is shape.number and text is shape.text and array is shape.array and object_ is shape.object:
+        return shape
+    return replace(shape, number=number, text=text, array=array, object=object_)
 
 
 def _fits_kind(shape: Shape, value: object) -> bool:
@@ -39,7 +54,7 @@ def _fits_kind(shape: Shape, value: object) -> bool:
     if value is None:
         return shape.null
     if isinstance(value, bool):
-        return shape.boolean
+        return shape.true if value else shape.false
     if isinstance(value, str):
         return shape.text is not None
     if isinstance(value, list):
@@ -48,9 +63,9 @@ def _fits_kind(shape: Shape, value: object) -> bool:
 
 
 def _is_empty_text(text: TextShape) -> bool:
-    if text.most is not None and text.most < text.least:
+    if text.is_empty:
         return True
-    if len(text.patterns) + len(text.formats) < 2:
+    if len(text.patterns) + len(text.formats) + _negated(text) < 2:
         return False
     try:
         return text_dfa(text)[0].is_empty
@@ -58,19 +73,35 @@ def _is_empty_text(text: TextShape) -> bool:
         return False
 
 
+def _negated(text: TextShape) -> int:
+    return len(text.without_patterns) + len(text.without_formats) + bool(text.excluded)
+
+
 def _is_empty_array(array: ArrayShape, expand: Expand, depth: int) -> bool:
-    if array.most is not None and array.most < array.least:
+    if array.is_empty:
         return True
-    return any(_is_empty(array.item(index), expand, depth) for index in range(min(array.least, len(array.prefix) + 1)))
+    if any(_is_empty(array.item(index), expand, depth) for index in range(min(array.least, len(array.prefix) + 1))):
+        return True
+    return any(least > 0 and _never_contains(array, schema, expand, depth) for schema, least, _ in array.contains)
+
+
+def _never_contains(array: ArrayShape, schema: Conjunction, expand: Expand, depth: int) -> bool:
+    """A proof that no item can match a schema."""
+    if array.most is not None and array.most <= len(array.prefix):
+        items = array.prefix[: array.most]
+    else:
+        items = (*array.prefix, array.rest)
+    return all(_is_empty(conjoin(item, schema), expand, depth) for item in items)
 
 
 def _is_empty_object(object_: ObjectShape, expand: Expand, depth: int) -> bool:
+    if object_.is_empty:
+        return True
     return any(_is_empty(object_.schema_of(name, name_matches), expand, depth) for name in sorted(object_.required))
 
 
 def _is_empty(schema: Conjunction, expand: Expand, depth: int) -> bool:
     """A proof that nothing is valid under all of a conjunction."""
-    if depth >= MAX_DEPTH:
+    if not schema or depth >= MAX_DEPTH:
         return False
-    # A shape is empty when it has nothing in common with itself.
-    return all(are_disjoint(shape, shape, expand, depth + 1) for shape in expand(conjoin((), schema)))
+    return all(is_nothing(shape, expand, depth + 1) for shape in expand(schema))

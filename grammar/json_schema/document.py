@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from structgen.grammar.errors import GrammarLimitError, SchemaError, UnsupportedSchemaError
 from structgen.grammar.json_schema.dialect import declared_draft
 from structgen.grammar.json_schema.keywords import ALL_SPELLINGS, LATEST, hint_for, keyword_in, problem_with
+from structgen.grammar.json_schema.openapi import extensions
 from structgen.grammar.json_schema.options import JsonOptions
 from structgen.grammar.json_schema.resources import RECURSIVE, Resources
 from structgen.grammar.json_schema.schema_text import parse_schema
@@ -26,18 +27,40 @@ MAX_DEPTH = 3_000
 
 
 class Place:
-    """A schema at a pointer."""
+    """A schema at a pointer, or its negation: then it says that the schema does not hold."""
 
-    __slots__ = ("pointer", "resource", "schema", "scope")
+    __slots__ = ("_opposite", "negated", "pointer", "resource", "schema", "scope")
 
     def __init__(self, schema: Any, pointer: str, resource: str, scope: tuple[str, ...] = ()) -> None:
         self.schema = schema
         self.pointer = pointer
         self.resource = resource  # pointer of the nearest enclosing schema with an `$id`
         self.scope = scope  # resources with dynamic anchors on the way here, each once, the outermost first
+        self.negated = False
+        self._opposite: Place | None = None
+
+    @property
+    def opposite(self) -> Place:
+        """The negation; always the same object, and the opposite of the opposite is this place."""
+        found = self._opposite
+        if found is None:
+            found = self._opposite = Place(self.schema, self.pointer, self.resource, self.scope)
+            found.negated = not self.negated
+            found._opposite = self
+        return found
+
+    @property
+    def is_never(self) -> bool:
+        """Whether it plainly allows nothing (it may allow nothing without this being plain)."""
+        return self.schema is False if not self.negated else self.schema is True or self.schema == {}
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it plainly allows everything."""
+        return self.schema is False if self.negated else self.schema is True or self.schema == {}
 
     def __repr__(self) -> str:
-        return f"Place({self.pointer!r})"
+        return f"Place({'not ' if self.negated else ''}{self.pointer!r})"
 
 
 def escape(name: str) -> str:
@@ -68,6 +91,8 @@ class SchemaDocument:
         self.declared_draft = declared_draft(self.root, "", self._resources.document)
         self.draft = self.declared_draft or LATEST
         self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._constants: dict[tuple[str, int], Place] = {}
+        self._never: dict[str, Place] = {}
         self._checked: set[str] = set()
         self._check(self.root, "", "")
 
@@ -93,9 +118,24 @@ class SchemaDocument:
             found = self._places[key] = Place(schema, pointer, resource, scope)
         return found
 
+    def constant(self, value: Any, pointer: str) -> Place:
+        """A schema for one value, in the spelling that every draft knows."""
+        key = pointer, id(value)  # the place keeps the value alive, so its number is not given again
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = Place({"enum": [value]}, pointer, "")
+        return found
+
+    def never(self, pointer: str) -> Place:
+        """A schema that allows nothing, on behalf of the one at a pointer."""
+        found = self._never.get(pointer)
+        if found is None:
+            found = self._never[pointer] = Place(False, pointer, "")
+        return found
+
     def reached(self) -> Iterator[tuple[str, Any]]:
-        """All schemas that have been used, with their pointers."""
-        return ((place.pointer, place.schema) for place in self._places.values())
+        """All schemas that have been used, with their pointers; without those that keywords only stand for."""
+        return ((place.pointer, place.schema) for place in self._places.values() if place.pointer in self._checked)
 
     def child(self, parent: Place, *path: str | int) -> Place:
         """The schema below a place, by keyword and name or index."""
@@ -124,7 +164,7 @@ class SchemaDocument:
             for name, value in schema.items():
                 keyword = keyword_in(name, self.declared_draft)
                 if keyword is None:
-                    if self.options.strict_keywords and name not in ALL_SPELLINGS:
+                    if self.options.strict_keywords and name not in ALL_SPELLINGS and not name.startswith("x-"):
                         raise UnsupportedSchemaError(
                             f"unknown keyword {name!r}",
                             pointer=f"{pointer}/{escape(name)}",
@@ -171,7 +211,7 @@ class SchemaDocument:
             )
 
     def targets(self, place: Place) -> Iterator[Place]:
-        """Where the references of a schema lead: `$ref`, `$dynamicRef` and `$recursiveRef`.
+        """Where references lead (`$ref`, `$dynamicRef`, `$recursiveRef`), and what extensions stand for.
 
         Raises:
             SchemaError: one dangles. UnsupportedSchemaError: it leads to a document that nobody supplied.
@@ -184,6 +224,9 @@ class SchemaDocument:
         for keyword in ("$dynamicRef", "$recursiveRef"):
             if keyword in schema and self.knows(keyword):
                 yield self._resolve_dynamic(place, keyword)
+        if self.declared_draft is None:
+            for name, meaning in extensions(schema):
+                yield self.place(meaning, f"{place.pointer}/{name}", place.resource, place.scope)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
         """Where a reference leads."""

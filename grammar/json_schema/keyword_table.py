@@ -1,8 +1,8 @@
 """The table of keywords in `grammar/README.md`, written from the code.
 
 `python -m structgen.grammar.json_schema.keyword_table [CORPUS]` writes it anew: statuses from `keywords.py` and
-`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line). A share says in how many of them
-the keyword is used at least once. Without the corpus, the shares that stand in the file are kept.
+`formats.py`, shares from a corpus of schemas (.jsonl.gz with `schema` in each line): in how many of them a keyword is
+used at least once. Without the corpus, the shares that stand in the file are kept.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from structgen.grammar.formats import FORMATS, UNENFORCED_FORMATS
-from structgen.grammar.json_schema.keywords import APPLIES_TO, DRAFT_NAMES, KEYWORDS, LATEST, Keyword
+from structgen.grammar.formats import FORMATS, NARROWED_FORMATS
+from structgen.grammar.json_schema.keywords import APPLIES_TO, DRAFT_NAMES, KEYWORDS, LATEST, OPENAPI, Keyword
 from structgen.grammar.json_schema.occurrences import Schemas
 from structgen.grammar.json_schema.options import JsonOptions
 
@@ -25,8 +25,8 @@ README = Path(__file__).parents[1] / "README.md"
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "data" / "maskbench-dev.jsonl.gz"
 BEGIN = "<!-- Written by python -m structgen.grammar.json_schema.keyword_table: change keywords.py instead. -->"
 END = "<!-- End of what is written. -->"
-_ORDER = ("enforced", "refused", "structure", "annotation")
-_ROW = re.compile(r"^\| `([^`]+)` \|.*\| ([0-9.]+ %|) \|$", re.MULTILINE)
+_ORDER = ("enforced", "structure", "annotation")
+_ROW = re.compile(r"^\| `([^`]+)` \|.*\| ([<0-9. ]+ %|) \|$", re.MULTILINE)
 
 Shares = Mapping[str, str]
 
@@ -40,8 +40,8 @@ def table(shares: Shares) -> str:
                 cells = (f"`{name}`", _drafts(keyword), APPLIES_TO.get(name, ""), _fate(keyword), shares.get(name, ""))
                 lines.append(_row(cells))
     lines += ["", "| format | here | corpus |", "|---|---|---|"]
-    for name in (*sorted(FORMATS), *sorted(UNENFORCED_FORMATS)):
-        fate = "enforced" if name in FORMATS else "**refused**"
+    for name in sorted(FORMATS):
+        fate = "enforced, a little less than the standard" if name in NARROWED_FORMATS else "enforced"
         lines.append(_row((f"`format: {name}`", fate, shares.get(f"format: {name}", ""))))
     return "\n".join(lines)
 
@@ -51,6 +51,8 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _drafts(keyword: Keyword) -> str:
+    if keyword.since == OPENAPI:
+        return "none declared"
     first, last = DRAFT_NAMES[keyword.since], DRAFT_NAMES[keyword.until]
     if keyword.since == keyword.until:
         return first
@@ -60,8 +62,6 @@ def _drafts(keyword: Keyword) -> str:
 
 
 def _fate(keyword: Keyword) -> str:
-    if keyword.status == "refused":
-        return f"**refused**: {keyword.hint}" if keyword.hint else "**refused**"
     return "understood" if keyword.status == "structure" else keyword.status
 
 
@@ -73,7 +73,11 @@ def shares_of(corpus: Path) -> Shares:
         for line in lines:
             total += 1
             counts.update(set(_used(json.loads(line)["schema"])))
-    return {name: f"{100 * count / total:.1f} %" if count else "" for name, count in counts.items()}
+    return {name: _percent(count / total) for name, count in counts.items()}
+
+
+def _percent(share: float) -> str:
+    return "< 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def _used(schema: Any) -> Iterator[str]:

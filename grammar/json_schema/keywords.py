@@ -13,21 +13,22 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Literal
 
-Status = Literal["enforced", "annotation", "structure", "refused"]
+Status = Literal["enforced", "annotation", "structure"]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 LATEST = 2020
 MAX_COUNT_DIGITS = 300
+OPENAPI = 30  # no draft has this number
 
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020. `value` names the rule in `problem_with`."""
+    """`since` and `until` are drafts: 4, 6, 7, 2019, 2020 (or OPENAPI, where no draft is declared and OpenAPI 3.0 or
+    Kubernetes may be meant). `value` names the rule in `problem_with`."""
 
     status: Status
     value: str
     since: int = 4
     until: int = LATEST
-    hint: str = ""
 
     @property
     def holds_schemas(self) -> bool:
@@ -35,8 +36,8 @@ class Keyword:
         return "schema" in self.value or self.value == "dependencies"
 
 
-def _refused(value: str, since: int = 4, until: int = LATEST, hint: str = "") -> Keyword:
-    return Keyword("refused", value, since, until, hint)
+def _openapi(status: Status) -> Keyword:
+    return Keyword(status, "any", OPENAPI, OPENAPI)
 
 
 KEYWORDS: Mapping[str, Keyword] = {
@@ -94,20 +95,29 @@ KEYWORDS: Mapping[str, Keyword] = {
     "contentMediaType": Keyword("annotation", "any"),
     "contentEncoding": Keyword("annotation", "any"),
     "contentSchema": Keyword("annotation", "any", 2019),
-    "not": _refused("schema", hint="say what is allowed instead"),
-    "if": _refused("schema", 7, hint="spell the cases out with anyOf"),
-    "then": _refused("schema", 7),
-    "else": _refused("schema", 7),
-    "dependencies": _refused("dependencies", 4, 7, hint="spell the cases out with anyOf"),
-    "dependentRequired": _refused("string lists", 2019, hint="spell the cases out with anyOf"),
-    "dependentSchemas": _refused("schema map", 2019, hint="spell the cases out with anyOf"),
-    "unevaluatedItems": _refused("schema", 2019, hint="use items: false after prefixItems"),
-    "unevaluatedProperties": _refused("schema", 2019, hint="use additionalProperties: false"),
+    "nullable": _openapi("enforced"),
+    "x-kubernetes-int-or-string": _openapi("enforced"),
+    "x-kubernetes-embedded-resource": _openapi("enforced"),
+    "x-kubernetes-preserve-unknown-fields": _openapi("annotation"),
+    "x-kubernetes-validations": _openapi("annotation"),
+    "example": _openapi("annotation"),
+    "discriminator": _openapi("annotation"),
+    "externalDocs": _openapi("annotation"),
+    "xml": _openapi("annotation"),
+    "not": Keyword("enforced", "schema"),
+    "if": Keyword("enforced", "schema", 7),
+    "then": Keyword("enforced", "schema", 7),
+    "else": Keyword("enforced", "schema", 7),
+    "dependencies": Keyword("enforced", "dependencies"),  # still understood after draft-07
+    "dependentRequired": Keyword("enforced", "string lists", 2019),
+    "dependentSchemas": Keyword("enforced", "schema map", 2019),
+    "unevaluatedItems": Keyword("enforced", "schema", 2019),
+    "unevaluatedProperties": Keyword("enforced", "schema", 2019),
 }
 
 # Where no draft is declared, all but `id` are understood: there it is rather the name of a member.
 ALL_SPELLINGS: Mapping[str, Keyword] = {name: keyword for name, keyword in KEYWORDS.items() if name != "id"}
-DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12"}
+DRAFT_NAMES = {4: "draft-04", 6: "draft-06", 7: "draft-07", 2019: "2019-09", 2020: "2020-12", OPENAPI: "OpenAPI 3.0"}
 
 _BY_TYPE = {
     "number": "multipleOf minimum maximum exclusiveMinimum exclusiveMaximum",
@@ -120,19 +130,6 @@ _BY_TYPE = {
 # The type that a keyword speaks of; about values of other types it says nothing.
 APPLIES_TO: Mapping[str, str] = {name: kind for kind, names in _BY_TYPE.items() for name in names.split()}
 
-# Refused keywords with values that assert nothing.
-HARMLESS: Mapping[str, Any] = {
-    "dependencies": {},
-    "dependentRequired": {},
-    "dependentSchemas": {},
-    "unevaluatedItems": True,
-    "unevaluatedProperties": True,
-    "not": False,
-    "then": None,  # without `if` it asserts nothing, whatever its value
-    "else": None,
-}
-_OWNER = {"then": "if", "else": "if"}
-
 
 def known(name: str, draft: int) -> Keyword | None:
     """The keyword in a draft; None when that draft does not have it."""
@@ -143,17 +140,6 @@ def known(name: str, draft: int) -> Keyword | None:
 def keyword_in(name: str, declared_draft: int | None) -> Keyword | None:
     """The keyword in a schema of that declared draft; None when it is none there."""
     return ALL_SPELLINGS.get(name) if declared_draft is None else known(name, declared_draft)
-
-
-def asserts_nothing(name: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a refused keyword can be passed over here, because its value allows everything."""
-    if name == "if":
-        return "then" not in schema and "else" not in schema
-    owner = _OWNER.get(name)
-    if owner is not None:
-        return owner not in schema
-    value, harmless = schema[name], HARMLESS.get(name, HARMLESS)
-    return type(value) is type(harmless) and bool(value == harmless)
 
 
 def is_number(value: Any) -> bool:

@@ -38,7 +38,7 @@ def language_of_names(shapes: Iterable[Shape]) -> CharDFA:
 def _words_of(text: TextShape) -> CharDFA:
     """All words of a text, lengths included."""
     limits = Repeat(Chars(ANY), text.least, text.most)
-    if not text.patterns and not text.formats:
+    if text.is_counted:
         return char_dfa(limits)
     dfa, least, most = text_dfa(text)
     return dfa if least == 0 and most is None else both(dfa, char_dfa(Repeat(Chars(ANY), least, most)))

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import count
 
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.determinise import char_dfa
 from structgen.grammar.dfa_algebra import both, difference
-from structgen.grammar.errors import GrammarError, GrammarLimitError, UnsupportedSchemaError
+from structgen.grammar.errors import GrammarError, GrammarLimitError
+from structgen.grammar.literal_dfa import literal_dfa
 from structgen.grammar.lookahead import language
 from structgen.grammar.regex_program import ANY_TEXT, search_tree
-from structgen.grammar.regex_tree import Chars, alt, concat
 
 MAX_PARTS = 64
 MAX_LISTED = 64  # a finite set of names becomes optional members, up to this many
 
 
-@lru_cache(maxsize=512)
+class NameLanguage(str):
+    """A language of names that stands where a pattern does; its text is only its identity."""
+
+    dfa: CharDFA
+
+    @classmethod
+    def of(cls, dfa: CharDFA) -> NameLanguage:
+        language = cls(f"(?#names {next(_numbers)})")
+        language.dfa = dfa
+        return language
+
+
+_numbers = count()
+
+
 def name_dfa(pattern: str) -> CharDFA:
     """All names in which a pattern is found."""
+    return pattern.dfa if isinstance(pattern, NameLanguage) else _searched(pattern)
+
+
+@lru_cache(maxsize=512)
+def _searched(pattern: str) -> CharDFA:
     return language(search_tree(pattern))
 
 
@@ -46,7 +66,7 @@ def parts_of_names(
 def _parts(
     patterns: tuple[tuple[str, str], ...], taken: frozenset[str], allowed: CharDFA | None
 ) -> tuple[tuple[frozenset[str], CharDFA], ...]:
-    free = difference(char_dfa(ANY_TEXT) if allowed is None else allowed, _literal_names(sorted(taken)))
+    free = difference(char_dfa(ANY_TEXT) if allowed is None else allowed, literal_dfa(taken))
     parts = [(frozenset[str](), free)] if not free.is_empty else []
     for pattern, pointer in patterns:
         try:
@@ -84,23 +104,3 @@ def listed_names(names: CharDFA) -> list[str] | None:
                 return None
         layer = following
     return found if len(found) <= MAX_LISTED else None
-
-
-def refuse_dead_ends(names: CharDFA, pointer: str | None) -> None:
-    """A name must not come twice, so wherever a name is begun there must be ways to end it without end.
-
-    Raises:
-        UnsupportedSchemaError: some beginning has only finitely many ends, which could all be taken.
-    """
-    # A state without successors ends in a finite set; without one, every state leads into a circle.
-    if any(all(target < 0 for target in row) for row in names.rows):
-        raise UnsupportedSchemaError(
-            "names that match this pattern could run out in the middle of a name",
-            pointer=pointer,
-            hint="list the names under properties, or leave the end of the pattern open",
-        )
-
-
-def _literal_names(names: Iterable[str]) -> CharDFA:
-    trees = [concat([Chars(((ord(char), ord(char)),)) for char in name]) for name in names]
-    return char_dfa(alt(trees) if trees else Chars(()))

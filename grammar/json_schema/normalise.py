@@ -1,38 +1,55 @@
-"""From places to disjunctions of shapes: references followed, allOf and anyOf multiplied out.
+"""From places to disjunctions of shapes: references followed, combinations multiplied out, negation pushed inwards.
 
 A conjunction of places becomes a list of shapes, any of which may hold. Nothing below items and members is
-expanded here. Expansion is bounded: beyond `MAX_SHAPES` alternatives it is a `GrammarLimitError`.
+expanded here, but to prove that something is empty. Expansion is bounded: too many alternatives, or too much work, is a
+`GrammarLimitError`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import combinations, product
 from typing import Any
 
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError, UnsupportedSchemaError
 from structgen.grammar.json_schema.assertions import own_shape
-from structgen.grammar.json_schema.disjoint import are_disjoint
+from structgen.grammar.json_schema.conditions import conditional, dependencies
+from structgen.grammar.json_schema.disjoint import are_disjoint, is_nothing, without_empty_parts
 from structgen.grammar.json_schema.document import Place, SchemaDocument
-from structgen.grammar.json_schema.names import name_matches
-from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
-from structgen.grammar.json_schema.text import text_dfa
-from structgen.grammar.json_schema.values import exact, json_key, type_of
+from structgen.grammar.json_schema.exclusive import exactly_one, not_exactly_one
+from structgen.grammar.json_schema.fitting import Fitting
+from structgen.grammar.json_schema.negation import Negation
+from structgen.grammar.json_schema.sameness import Sameness
+from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape, conjoin, is_never
+from structgen.grammar.json_schema.some_members import SomeMembers
+from structgen.grammar.json_schema.unevaluated import Evaluation, has_unevaluated
+from structgen.grammar.json_schema.values import json_key
 
 MAX_SHAPES = 2_000
-MAX_PAIRS = 50_000  # of shapes that a oneOf may ask to be told apart: about a second
 MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
+MAX_WORK = 200_000  # intersections of two shapes, and shapes looked at: a few seconds
+MAX_COMPARED = 50_000  # pairs of shapes, of which the one is left out that is a part of the other
+MAX_PROOFS = 3  # proofs of emptiness inside of one another
 
 Shapes = tuple[Shape, ...]
+EVERYTHING: Shapes = (ANYTHING,)
 
 
 class Normaliser:
     """Expands the places of one document; remembers what it expanded."""
 
     def __init__(self, document: SchemaDocument) -> None:
-        self._document = document
-        self._known: dict[Place, Shapes] = {}
+        self.document = document
+        self.sameness = Sameness(document)
+        self._fitting = Fitting(self.shapes)
+        self._members = SomeMembers(document, self.shapes_if_finite)
+        self._expanded: dict[Place, Shapes] = {}
+        self._known: dict[Conjunction, Shapes] = {}
+        self._shorter: dict[Conjunction, Conjunction] = {}
         self._open: dict[Place, None] = {}
+        self._proofs = 0
+        self._work = 0
 
     def shapes(self, conjunction: Conjunction) -> Shapes:
         """The shapes of a conjunction, with `values` already filtered by everything else.
@@ -40,29 +57,177 @@ class Normaliser:
         Raises:
             UnsupportedSchemaError, UnsatisfiableError (a schema that only refers to itself), GrammarLimitError.
         """
-        shapes: Shapes = (ANYTHING,)
+        known = self._known.get(conjunction)
+        if known is not None:
+            return known
+        self._work += 1
+        shapes = EVERYTHING
+        if self.sameness.contradict(conjunction):
+            shapes = ()
         for place in conjunction:
-            shapes = self._product(shapes, self._expand(place), place)
-        return tuple(one for one in map(self._with_fitting_values, shapes) if not one.is_nothing)
+            shapes = self.product(shapes, self.expand(place), place)
+        found = tuple(one for shape in shapes for one in self._settled(shape))
+        for shape in found:
+            self._refuse_obstacle(shape)
+        self._known[conjunction] = found
+        return found
 
-    def _product(self, left: Shapes, right: Shapes, place: Place) -> Shapes:
-        if left == (ANYTHING,):
+    def _settled(self, shape: Shape) -> Iterable[Shape]:
+        """The shape with everything worked out that needs all of a conjunction."""
+        if shape.values is not None:
+            shape = replace(shape, values=self._fitting.values(shape))
+        elif shape.object is not None and shape.object.some:
+            objects = self._members.settled(shape.object)
+            shapes = [replace(shape if index == 0 else _only(one), object=one) for index, one in enumerate(objects)]
+            return shapes or self._settled(replace(shape, object=None))
+        return () if shape.is_nothing else (shape,)
+
+    def _refuse_obstacle(self, shape: Shape) -> None:
+        obstacle = shape.obstacle
+        if obstacle is not None and not is_nothing(shape, self.shapes_if_finite):
+            raise UnsupportedSchemaError(obstacle.message, pointer=obstacle.pointer, hint=obstacle.hint)
+
+    def shapes_if_finite(self, conjunction: Conjunction) -> Shapes:
+        """The shapes, for a proof that there are none; anything where they are not known yet, or cannot be."""
+        if self._proofs >= MAX_PROOFS:
+            return EVERYTHING
+        self._proofs += 1
+        try:
+            return self.shapes(conjunction)
+        except (UnsatisfiableError, UnsupportedSchemaError, GrammarLimitError):
+            # The schema being expanded is met again, or what it is met with is refused where it is used.
+            return EVERYTHING
+        finally:
+            self._proofs -= 1
+
+    def product(self, left: Shapes, right: Shapes, place: Place) -> Shapes:
+        """Both: every shape of the one with every shape of the other."""
+        if left == EVERYTHING:
             return right
-        if right == (ANYTHING,):
+        if right == EVERYTHING:
             return left
         if len(left) * len(right) > MAX_SHAPES:
+            left, right = self.pruned(left), self.pruned(right)
+        self.spend(len(left) * len(right), place)
+        met = tuple(one for a in left for b in right if not (one := a.meet(b)).is_nothing)
+        if len(left) > 1 and len(right) > 1:
+            met = self.pruned(met)
+        if len(met) > MAX_SHAPES:
             raise GrammarLimitError(
                 f"more than {MAX_SHAPES:,} combinations of alternatives",
                 pointer=place.pointer,
                 hint="move anyOf out of allOf, or merge alternatives",
             )
-        met = (one.meet(other) for one in left for other in right)
-        return tuple(one for one in met if not one.is_nothing)
+        return met
 
-    def _expand(self, place: Place) -> Shapes:
-        known = self._known.get(place)
-        if known is not None:
-            return known
+    def spend(self, work: int, place: Place) -> None:
+        """Count intersections.
+
+        Raises:
+            GrammarLimitError: too many for one schema.
+        """
+        self._work += work
+        if self._work > MAX_WORK:
+            raise GrammarLimitError(
+                f"more than {MAX_WORK:,} combinations of alternatives in one schema",
+                pointer=place.pointer,
+                hint="use fewer alternatives, or tell those of oneOf apart by a required property with a const",
+            )
+
+    def pruned(self, shapes: Iterable[Shape]) -> Shapes:
+        """Without what is provably empty, and without shapes that are parts of others."""
+        kept: list[Shape] = []
+        for shape in shapes:
+            self._work += 1
+            for one in map(self._simplified, self._with_listed_members(shape)):
+                if one.values is None:
+                    one = without_empty_parts(one, self.shapes_if_finite)
+                elif is_nothing(one, self.shapes_if_finite):
+                    continue
+                if not one.is_nothing:
+                    kept.append(one)
+        return _without_parts_of_others(kept)
+
+    def _with_listed_members(self, shape: Shape) -> Iterable[Shape]:
+        """Settled, where no name but those listed is possible: later intersections will not add any."""
+        wanted = shape.object
+        if wanted is None or not wanted.some or wanted.patterns or not is_never(wanted.other_schema()):
+            return (shape,)
+        objects = self._members.settled(wanted)
+        return [replace(shape if index == 0 else _only(one), object=one) for index, one in enumerate(objects)] or (
+            replace(shape, object=None),
+        )
+
+    def _simplified(self, shape: Shape) -> Shape:
+        """The shape with shorter schemas of members, so that more shapes are seen to be parts of others."""
+        wanted = shape.object
+        if wanted is None:
+            return shape
+        members = tuple((name, self._shortened(schema)) for name, schema in wanted.members)
+        return shape if members == wanted.members else replace(shape, object=replace(wanted, members=members))
+
+    def _shortened(self, schema: Conjunction) -> Conjunction:
+        """Without negations of what the rest excludes anyway."""
+        if len(schema) < 2 or not any(place.negated or place.is_never for place in schema):
+            return schema
+        known = self._shorter.get(schema)
+        if known is None:
+            asked, schema = schema, tuple(dict.fromkeys(map(self.sameness.first, schema)))
+            never = next((place for place in schema if place.is_never), None)
+            given = tuple(place for place in schema if not place.negated)
+            known = (never,) if never is not None else tuple(
+                place for place in schema
+                if not place.negated or not given or not self._is_nothing(conjoin(given, (place.opposite,)))
+            )  # fmt: skip
+            self._shorter[asked] = known
+        return known
+
+    def _is_nothing(self, schema: Conjunction) -> bool:
+        """A proof that nothing is valid under all of a conjunction."""
+        return all(is_nothing(shape, self.shapes_if_finite) for shape in self.shapes_if_finite(schema))
+
+    def union(self, parts: Iterable[Shapes], place: Place) -> Shapes:
+        """Any of several disjunctions: equal shapes once, the values of shapes that differ in nothing else together."""
+        found: dict[Shape | int, Shape] = {}
+        values: dict[Shape, dict[tuple[Hashable, str], Any]] = {}
+        seen: set[tuple[Shape, int]] = set()
+        for shapes in parts:
+            for shape in shapes:
+                if shape.values is None:
+                    found[shape] = shape
+                    continue
+                rest = replace(shape, values=None)
+                if rest not in values:
+                    found[-len(found)] = rest
+                known = values.setdefault(rest, {})
+                if (rest, id(shape.values)) not in seen:
+                    seen.add((rest, id(shape.values)))
+                    known.update(((json_key(value), str(value)), value) for value in shape.values)
+            if len(found) > MAX_SHAPES:
+                raise GrammarLimitError(f"more than {MAX_SHAPES:,} alternatives", pointer=place.pointer)
+        return tuple(
+            replace(shape, values=tuple(values[shape].values())) if isinstance(key, int) else shape
+            for key, shape in found.items()
+        )
+
+    def are_disjoint(self, one: Shape, other: Shape) -> bool:
+        """A proof that no value is in both."""
+        return are_disjoint(one, other, self.shapes_if_finite)
+
+    def expand(self, place: Place) -> Shapes:
+        """The shapes of one place; `values` are not filtered yet."""
+        known = self._expanded.get(place)
+        if known is None:
+            if not isinstance(place.schema, dict):
+                return EVERYTHING if place.schema is not place.negated else ()
+            with self.opened(place):
+                known = self._denied(place) if place.negated else self._combined(place, EVERYTHING)
+            self._expanded[place] = known
+        return known
+
+    @contextmanager
+    def opened(self, place: Place) -> Iterator[None]:
+        """While a place is expanded, it must not be met again."""
         if place in self._open:
             raise UnsatisfiableError(
                 "this schema refers to itself without end", pointer=place.pointer, hint="break the circle of $ref"
@@ -71,119 +236,109 @@ class Normaliser:
             raise GrammarLimitError("schemas are combined too deeply", pointer=place.pointer, hint="flatten them")
         self._open[place] = None
         try:
-            known = self._known[place] = self._combine(place)
+            yield
         finally:
             del self._open[place]
-        return known
 
-    def _combine(self, place: Place) -> Shapes:
-        document, schema = self._document, place.schema
+    def _within(self, context: Shapes, place: Place) -> Shapes:
+        """A place together with what holds beside it, which may tell the branches of its oneOf apart."""
+        if place not in self._expanded and _has_branches(place) and _requires_members(context):
+            self.spend(1, place)
+            with self.opened(place):
+                return self._combined(place, context)
+        return self.product(context, self.expand(place), place)
+
+    def _combined(self, place: Place, context: Shapes) -> Shapes:
+        document, schema = self.document, place.schema
         if not isinstance(schema, dict):
-            return (own_shape(document, place),)
+            return () if schema is False else context
         if "$ref" in schema and document.ignores_siblings:
-            return self._expand(document.resolve(place, schema["$ref"]))
-        shapes: Shapes = (own_shape(document, place),)
+            return self._within(context, document.resolve(place, schema["$ref"]))
+        if has_unevaluated(self, place):
+            return self.product(context, Evaluation(self).shapes(place), place)
+        shapes = self.product(context, (own_shape(document, place),), place)
         for target in document.targets(place):
-            shapes = self._product(shapes, self._expand(target), place)
-        for index in range(len(schema.get("allOf", ()))):
-            shapes = self._product(shapes, self._expand(document.child(place, "allOf", index)), place)
+            shapes = self._within(shapes, target)
+        for child in self.children(place, "allOf"):
+            shapes = self._within(shapes, child)
+        if "not" in schema:
+            shapes = self.product(shapes, self.expand(document.child(place, "not").opposite), place)
+        for one in dependencies(self, place):
+            shapes = self.product(shapes, one, place)
+        if "if" in schema and document.knows("if"):
+            shapes = self.product(shapes, conditional(self, place), place)
         if "oneOf" in schema:
-            shapes = self._product(shapes, self._exactly_one(place), place)
+            shapes = exactly_one(self, place, shapes)
         if "anyOf" in schema:
-            shapes = self._product(shapes, self._alternatives(place, "anyOf"), place)
+            options = self.union((self.expand(child) for child in self.children(place, "anyOf")), place)
+            shapes = self.product(shapes, options, place)
         return shapes
 
-    def _exactly_one(self, place: Place) -> Shapes:
-        """The shapes of oneOf, whose branches must exclude each other: then exactly one is the same as any."""
-        branches = [self._expand(self._document.child(place, "oneOf", i)) for i in range(len(place.schema["oneOf"]))]
-        pairs = sum(len(left) * len(right) for left, right in combinations(branches, 2))
-        if pairs > MAX_PAIRS:
-            raise GrammarLimitError(
-                f"more than {MAX_PAIRS:,} pairs of alternatives in oneOf", pointer=place.pointer, hint="use anyOf"
-            )
-        for (earlier, left), (later, right) in combinations(enumerate(branches), 2):
-            if not all(are_disjoint(one, other, self._shapes_if_finite) for one, other in product(left, right)):
-                raise UnsupportedSchemaError(
-                    f"branches {earlier} and {later} of oneOf may both hold",
-                    pointer=f"{place.pointer}/oneOf/{later}",
-                    hint="tell them apart by a required property with a const, or use anyOf",
-                )
-        return self._alternatives(place, "oneOf")
+    def _denied(self, place: Place) -> Shapes:
+        """The shapes of a negation: something of what the schema says does not hold."""
+        return self.union(self._denials(place), place)
 
-    def _shapes_if_finite(self, conjunction: Conjunction) -> Shapes:
-        """The shapes, or anything where the schema being expanded is met again: its alternatives are not known yet."""
-        try:
-            return self.shapes(conjunction)
-        except UnsatisfiableError:
-            return (ANYTHING,)
+    def _denials(self, place: Place) -> Iterable[Shapes]:
+        document, schema = self.document, place.schema
+        if not isinstance(schema, dict):
+            yield EVERYTHING if schema is False else ()
+            return
+        if "$ref" in schema and document.ignores_siblings:
+            yield self.expand(document.resolve(place, schema["$ref"]).opposite)
+            return
+        for target in document.targets(place):
+            yield self.expand(target.opposite)
+        if has_unevaluated(self, place):
+            yield Evaluation(self).shapes(place)
+        own = own_shape(document, place)
+        if own is not ANYTHING:
+            if own.values is not None:
+                own = replace(own, values=self._fitting.values(own))
+            yield tuple(Negation(document, place.pointer).of(own))
+        for child in self.children(place, "allOf"):
+            yield self.expand(child.opposite)
+        if "not" in schema:
+            yield self.expand(document.child(place, "not"))
+        yield from dependencies(self, place)
+        if "if" in schema and document.knows("if"):
+            yield conditional(self, place)
+        if "oneOf" in schema:
+            yield not_exactly_one(self, place)
+        if "anyOf" in schema:
+            shapes = EVERYTHING
+            for child in self.children(place, "anyOf"):
+                shapes = self.product(shapes, self.expand(child.opposite), place)
+            yield shapes
 
-    def _alternatives(self, place: Place, keyword: str) -> Shapes:
-        """The shapes of all branches, equal ones once."""
-        branches: list[Shape] = []
-        seen: set[Shape] = set()
-        for index in range(len(place.schema[keyword])):
-            for shape in self._expand(self._document.child(place, keyword, index)):
-                if shape.values is None:  # values are any JSON, which Python cannot always hash, and holds 1 == True
-                    if shape in seen:
-                        continue
-                    seen.add(shape)
-                branches.append(shape)
-            if len(branches) > MAX_SHAPES:
-                raise GrammarLimitError(f"more than {MAX_SHAPES:,} alternatives", pointer=place.pointer)
-        return tuple(branches)
-
-    def _with_fitting_values(self, shape: Shape) -> Shape:
-        if shape.values is None:
-            return shape
-        return replace(shape, values=tuple(value for value in shape.values if self._fits(shape, value)))
+    def children(self, place: Place, keyword: str) -> list[Place]:
+        return [self.document.child(place, keyword, index) for index in range(len(place.schema.get(keyword, ())))]
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
-        """Whether a value is valid against a conjunction: validation, for enum and const beside other keywords."""
-        return any(
-            self._fits(shape, value)
-            for shape in self.shapes(conjunction)
-            if shape.values is None or Shape().only_values((value,)).meet(shape).values
-        )
+        """Whether a value is valid against a conjunction."""
+        return self._fitting.admits(conjunction, value)
 
-    def _fits(self, shape: Shape, value: Any) -> bool:
-        kind = type_of(value)
-        if kind == "null":
-            return shape.null
-        if kind == "boolean":
-            return shape.boolean
-        if kind == "number":
-            return shape.number is not None and shape.number.admits(exact(value))
-        if kind == "string":
-            return shape.text is not None and self._text_fits(shape, value)
-        if kind == "array":
-            return shape.array is not None and self._array_fits(shape, value)
-        return kind == "object" and shape.object is not None and self._object_fits(shape, value)
 
-    def _text_fits(self, shape: Shape, value: str) -> bool:
-        text = shape.text
-        if text is None or len(value) < text.least or (text.most is not None and len(value) > text.most):
-            return False
-        return (not text.patterns and not text.formats) or text_dfa(text)[0].matches(value)
+def _has_branches(place: Place) -> bool:
+    return isinstance(place.schema, dict) and "oneOf" in place.schema
 
-    def _array_fits(self, shape: Shape, value: list[Any]) -> bool:
-        array = shape.array
-        if array is None or len(value) < array.least or (array.most is not None and len(value) > array.most):
-            return False
-        if array.unique and len({json_key(one) for one in value}) < len(value):
-            return False
-        for schema, least, most in array.contains:
-            matching = sum(self.admits(schema, one) for one in value)
-            if matching < least or (most is not None and matching > most):
-                return False
-        return all(self.admits(array.item(index), one) for index, one in enumerate(value))
 
-    def _object_fits(self, shape: Shape, value: dict[str, Any]) -> bool:
-        wanted = shape.object
-        if wanted is None or not wanted.required <= value.keys():
-            return False
-        if len(value) < wanted.least or (wanted.most is not None and len(value) > wanted.most):
-            return False
-        if wanted.names and not all(self.admits(wanted.names, name) for name in value):
-            return False
-        schema_of = wanted.schema_of
-        return all(self.admits(schema_of(name, name_matches), one) for name, one in value.items())
+def _requires_members(shapes: Shapes) -> bool:
+    return len(shapes) == 1 and shapes[0].object is not None and bool(shapes[0].object.required)
+
+
+def _without_parts_of_others(shapes: list[Shape]) -> Shapes:
+    kept: list[Shape] = []
+    compared = 0
+    for one in shapes:
+        compared += len(kept)
+        if compared > MAX_COMPARED:
+            kept.append(one)
+        elif not any(other.covers(one) for other in kept):
+            kept = [other for other in kept if not one.covers(other)]
+            kept.append(one)
+    return tuple(kept)
+
+
+def _only(wanted: object) -> Shape:
+    """A shape for objects alone, whose object is to be set."""
+    return replace(ANYTHING, null=False, true=False, false=False, number=None, text=None, array=None)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.errors import GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.json_schema.layout import Layout
-from structgen.grammar.json_schema.members import Left, Member, Members
+from structgen.grammar.json_schema.members import Left, Member, Members, OtherNames
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import Conjunction
 from structgen.grammar.json_string import quoted
 from structgen.grammar.program import ProgramBuilder
+from structgen.grammar.word_count import can_run_out
 
 RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
 
@@ -41,10 +42,35 @@ class Objects:
             return self.builder.literal(b"{", self.layout.opened(depth, self.builder.fail, self._empty()))
         if self.any_order:
             return self._in_any_order(members, left, depth)
+        if left == (0, None) and not members.some:
+            return self._in_plain_order(members, depth)
         return self._in_order(members, required, left, depth)
 
     def _empty(self) -> int:
         return self.builder.literal(b"}", self.builder.accept)
+
+    def _in_plain_order(self, members: Members, depth: int) -> int:
+        """`_in_order` where nothing is counted, as in most objects."""
+        builder, layout = self.builder, self.layout
+        close = layout.close(depth, b"}", builder.accept)
+        empty = self._empty()
+        after, choose = close, builder.fail
+        if members.others:
+            after = builder.reserve()
+            choose = self._other_member(members, depth, after)
+            builder.set_split(after, [layout.comma(depth, choose), close])
+        optional = True
+        for number in range(len(members.listed) - 1, -1, -1):
+            member = members.listed[number]
+            taken = self._member(quoted(member.name), member.schema, depth, after)
+            if member.required:
+                choose, optional = taken, False
+            else:
+                choose = taken if choose == builder.fail else builder.split([taken, choose])
+            if number:
+                more = layout.comma(depth, choose)
+                after = builder.split([more, close]) if optional else more
+        return builder.literal(b"{", layout.opened(depth, choose, empty if optional else None))
 
     def _in_order(self, members: Members, required: list[int], left: Left, depth: int) -> int:
         """A row of places from the end on.
@@ -87,6 +113,8 @@ class Objects:
         builder, layout = self.builder, self.layout
         after: dict[Left, int] = {}
         choose: dict[Left, int] = {}
+        if members.some:
+            return self._some_of_others(members, row, close, depth)
         if not members.others:
             return {}, dict.fromkeys(row.after, close)  # settled: what is left is never more than can come
         for one in {**row.after, **row.choose}:
@@ -110,20 +138,61 @@ class Objects:
         return self._member(quoted(member.name), member.schema, depth, self.builder.accept)
 
     def _member(self, key: bytes, schema: Conjunction, depth: int, after: int) -> int:
-        return self.builder.literal(key, self._value(schema, depth, after))
+        return self.layout.member(key, self.rule(schema, depth), after)
 
-    def _value(self, schema: Conjunction, depth: int, after: int) -> int:
-        """The colon and the value."""
-        return self.layout.colon(self.builder.call(self.rule(schema, depth), self.layout.blank(after)))
+    def _some_of_others(
+        self, members: Members, row: _Row, close: int, depth: int
+    ) -> tuple[dict[Left, int], dict[Left, int]]:
+        """The others, among them those that there must be: states for what is left, and which of them are missing.
+
+        Raises:
+            GrammarLimitError: too many states.
+        """
+        builder, layout = self.builder, self.layout
+        after: dict[tuple[int, Left], int] = {}
+        todo: list[tuple[int, Left]] = []
+
+        def ended(missing: int, left: Left) -> int:
+            if left[1] is not None and left[1] < missing.bit_count():
+                return builder.fail
+            if (missing, left) not in after:
+                after[missing, left] = builder.reserve()
+                todo.append((missing, left))
+            return after[missing, left]
+
+        def chosen(missing: int, left: Left) -> int:
+            choices = [self._other_member(members, depth, ended(missing, left))]
+            for number, parts in enumerate(members.some):
+                if missing >> number & 1:
+                    choices.append(self._member_of(parts, members, depth, ended(missing & ~(1 << number), left)))
+            return builder.split(choices)
+
+        everything = (1 << len(members.some)) - 1
+        found = (
+            {one: chosen(everything, one) for one in row.choose},
+            {one: ended(everything, one) for one in row.after},
+        )
+        while todo:
+            missing, left = todo.pop()
+            ends = [] if missing or left[0] else [close]
+            more = [layout.comma(depth, chosen(missing, _less(left)))] if left[1] != 0 else []
+            builder.set_split(after[missing, left], more + ends)
+            if len(after) > MAX_PLACES:
+                raise _too_many()
+        return found
 
     def _other_member(self, members: Members, depth: int, after: int) -> int:
+        return self._member_of(members.others, members, depth, after)
+
+    def _member_of(self, parts: Sequence[OtherNames], members: Members, depth: int, after: int) -> int:
         choices = []
-        for other in members.others:
+        for other in parts:
             if other.language is None:
                 key = self.scalars.other_key(frozenset(member.name for member in members.listed))
             else:
+                self.builder.finite_names |= can_run_out(other.language)
                 key = self.scalars.key_of(other.language)
-            choices.append(self.builder.call(key, self._value(other.schema, depth, after)))
+            choices.append(self.builder.call(key, self._member(b"", other.schema, depth, after)))
         return self.builder.split(choices) if choices else self.builder.fail
 
     def _in_any_order(self, members: Members, left: Left, depth: int) -> int:
@@ -133,6 +202,8 @@ class Objects:
             (number, self._member(quoted(member.name), member.schema, depth, after))
             for number, member in enumerate(members.listed)
         ]
+        for parts in members.some:
+            choices.append((len(choices), self._member_of(parts, members, depth, after)))
         if members.others:
             choices.append((-1, self._other_member(members, depth, after)))
         closing, closing_empty = builder.reserve(), builder.reserve()
@@ -144,11 +215,17 @@ class Objects:
         builder.set_choose(later, behind)
         builder.set_split(after, [later, closing])
         choose = builder.split([first] if left[0] else [first, closing_empty])
-        must = [member.required for member in members.listed] + [False] * len(members.others[:1])
+        must = [member.required for member in members.listed] + [True] * len(members.some)
+        must += [False] * len(members.others[:1])
         required = [pair for pair, needed in zip(behind, must, strict=True) if needed]
         fillers = [pair for pair, needed in zip(behind, must, strict=True) if not needed]
         # That there is a member at all needs no counting.
         limits = None if left in ((0, None), (1, None)) else left
+        if limits is not None and members.words is not None and 0 < members.words < left[0]:
+            raise UnsupportedSchemaError(
+                "minProperties is above the number of names that match patterns",
+                hint="list the names under properties, or use property_order='schema'",
+            )
         builder.set_object(object_, choose, after, required, limits, fillers)
         return builder.literal(b"{", layout.blank(object_))
 
@@ -205,8 +282,12 @@ def _rows(members: Members, required: list[int], left: Left) -> list[_Row]:
         rows.append(following)
         count += len(row.choose)
         if count > MAX_PLACES:
-            raise GrammarLimitError(
-                f"more than {MAX_PLACES:,} combinations of members and how many of them there may be",
-                hint="use smaller minProperties and maxProperties, or fewer properties",
-            )
+            raise _too_many()
     return rows
+
+
+def _too_many() -> GrammarLimitError:
+    return GrammarLimitError(
+        f"more than {MAX_PLACES:,} combinations of members and how many of them there may be",
+        hint="use smaller minProperties and maxProperties, or fewer properties",
+    )

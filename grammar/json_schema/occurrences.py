@@ -31,6 +31,7 @@ _IDLE: dict[str, Any] = {
     "patternProperties": {}, "prefixItems": [], "properties": {}, "propertyNames": True, "required": [],
     "unevaluatedItems": True, "unevaluatedProperties": True, "uniqueItems": False,
 }  # fmt: skip
+_SWITCHES = frozenset({"nullable", "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource"})
 _OWNER = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
 
 
@@ -39,6 +40,8 @@ def _is_idle(name: str, schema: dict[str, Any]) -> bool:
         return "then" not in schema and "else" not in schema
     if name in _OWNER:
         return _OWNER[name] not in schema
+    if name in _SWITCHES:
+        return schema[name] is not True
     value, idle = schema[name], _IDLE.get(name, _IDLE)
     return type(value) is type(idle) and bool(value == idle)
 
@@ -114,10 +117,16 @@ class Schemas:
     def owner(self, pointer: str) -> tuple[str, str]:
         """What an error at a pointer is about: (pointer of a keyword, its name), or (pointer of a schema, "").
 
-        A branch of oneOf or anyOf stands for the keyword: without it the others would mean something else.
+        A branch of oneOf or anyOf stands for the keyword: without it the others would mean something else. So does what
+        stands below not and if, where taking something out would allow less, not more.
         """
         if not pointer.startswith("/"):
             return pointer, ""  # the root, or another document
+        place = ""
+        for segment in pointer.split("/")[1:]:
+            if segment in ("not", "if") and place in self._found:
+                return f"{place}/{segment}", segment
+            place += f"/{segment}"
         keyword, name = self.enclosing(pointer)
         if pointer in self._found and pointer != keyword and name not in ("oneOf", "anyOf"):
             return pointer, ""

@@ -20,7 +20,7 @@ class JsonOptions:
             two-space indent.
         format: "assert" formats in every draft, or "annotate".
         unknown_format: "annotate" or "refuse" formats that no draft knows.
-        strict_keywords: refuse keywords that no draft knows.
+        strict_keywords: refuse keywords that no draft knows, but for extensions (`x-...`) and OpenAPI's.
         integers_as: spell integers as "1", or accept "1 or 1.0".
         documents: other schemas that `$ref` may lead to, by URI; each a dict, a bool or JSON text. Metaschemas are
             known. Nothing is fetched.

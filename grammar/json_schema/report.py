@@ -120,6 +120,8 @@ def _refusals(root: Any, schemas: Schemas, options: JsonOptions) -> tuple[list[_
             return list(found.values()), document, True
         except GrammarError as error:
             pointer, name = schemas.owner(error.pointer or "")
+            if isinstance(error, UnsatisfiableError) and found:
+                break  # perhaps only because of what was taken out
             if isinstance(error, UnsatisfiableError):
                 found.setdefault(pointer, _Refusal(error, pointer, name))
                 return list(found.values()), None, True

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import partial
 
-from structgen.grammar.byte_trie import literal_alternatives
+from structgen.grammar.block import BLOCKS
+from structgen.grammar.byte_trie import literal_alternatives, shared_length
 from structgen.grammar.char_dfa import CharDFA
-from structgen.grammar.charset import ANY
 from structgen.grammar.json_number import FREE_INTEGER, FREE_NUMBER, NumberRange
 from structgen.grammar.json_schema.shapes import Shape, TextShape
-from structgen.grammar.json_schema.text import single_tree, text_dfa
-from structgen.grammar.json_string import canonical, counted_text, quoted
+from structgen.grammar.json_schema.text import single_tree, text_dfa, without_pointers
+from structgen.grammar.json_string import canonical, counted_text, key_interior, quoted
 from structgen.grammar.number_automaton import number_dfa, number_length
-from structgen.grammar.program import Interior, ProgramBuilder
+from structgen.grammar.program import ProgramBuilder
 from structgen.grammar.regex_program import place_dfa, place_limited, place_tree, raw
 from structgen.grammar.regex_syntax import parse_regex
 
@@ -34,8 +35,10 @@ class Scalars:
         found = []
         if shape.null:
             found.append(self.literal(b"null"))
-        if shape.boolean:
-            found += [self.literal(b"true"), self.literal(b"false")]
+        if shape.true:
+            found.append(self.literal(b"true"))
+        if shape.false:
+            found.append(self.literal(b"false"))
         if shape.number is not None:
             found.append(self.number(shape.number))
         if shape.text is not None:
@@ -55,48 +58,16 @@ class Scalars:
     def number(self, wanted: NumberRange) -> int:
         state = self._rules.get(wanted)
         if state is None:
-            state = self._rules[wanted] = self._place_number(wanted)
+            place = partial(_place_number, wanted=wanted)
+            state = self._rules[wanted] = BLOCKS.place(self._builder, wanted, place)
         return state
-
-    def _place_number(self, wanted: NumberRange) -> int:
-        builder = self._builder
-        if not wanted.is_free:
-            dfa = number_dfa(wanted)
-            if dfa.is_empty:
-                return builder.fail
-            if dfa.longest() is None:
-                return place_limited(builder, dfa, (0, number_length(wanted)), builder.accept, raw)
-            return place_dfa(builder, dfa, builder.accept, raw)
-        tree = _FREE_NUMBER_TREE
-        if wanted.integer:
-            tree = _FREE_WHOLE_TREE if wanted.whole_fraction else _FREE_INTEGER_TREE
-        start = builder.reserve()
-        place_tree(builder, tree, start, builder.accept, raw)
-        return start
 
     def text(self, wanted: TextShape) -> int:
-        state = self._rules.get(wanted)
+        key = without_pointers(wanted)
+        state = self._rules.get(key)
         if state is None:
-            state = self._rules[wanted] = self._builder.literal(b'"', self._text_content(wanted))
+            state = self._rules[key] = BLOCKS.place(self._builder, key, partial(_place_text, wanted=wanted))
         return state
-
-    def _text_content(self, wanted: TextShape) -> int:
-        """After the opening quote."""
-        builder = self._builder
-        if not wanted.patterns and not wanted.formats:
-            return counted_text(builder, wanted.least, wanted.most, builder.accept)
-        closing = builder.literal(b'"', builder.accept)
-        tree = single_tree(wanted)
-        if tree is not None:
-            start = builder.reserve()
-            place_tree(builder, tree, start, closing, canonical)
-            return start
-        dfa, least, most = text_dfa(wanted)
-        if dfa.is_empty:
-            return builder.fail
-        if least == 0 and most is None:
-            return place_dfa(builder, dfa, closing, canonical)
-        return place_limited(builder, dfa, (least, most), closing, canonical)
 
     def other_key(self, taken: frozenset[str]) -> int:
         """Any key in canonical spelling but those taken."""
@@ -113,11 +84,7 @@ class Scalars:
 
     def _key_interior(self) -> int:
         if self._interior is None:
-            builder = self._builder
-            self._interior = interior = builder.reserve()
-            edges = canonical(builder, ANY, interior)
-            end = builder.key_end(builder.accept)
-            builder.set_ranges(interior, [*edges, (0x22, 0x22, end)], Interior.KEY)
+            self._interior = BLOCKS.place(self._builder, "key", key_interior)
         return self._interior
 
     def _key_trie(self, taken: frozenset[str]) -> int:
@@ -127,24 +94,61 @@ class Scalars:
         the same bytes, so that leaving the trie in the middle of a character stays valid UTF-8.
         """
         builder, interior = self._builder, self._key_interior()
-        children: list[dict[int, int]] = [{}]
+        first = builder.size
+        branches: list[list[int]] = [[]]  # (byte, next state) pairs, flat, of each node
         defaults = [interior]
-        for name in taken:
-            node = 0
-            for byte in quoted(name)[1:]:
-                following = children[node].get(byte)
-                if following is None:
-                    following = children[node][byte] = len(children)
-                    children.append({})
-                    stays = 0x20 <= byte < 0x7F and byte not in (0x22, 0x5C) and defaults[node] == interior
-                    defaults.append(interior if stays else builder.follow(defaults[node], byte))
-                node = following
-        states = [builder.reserve() for _ in children]
-        for node, edges in enumerate(children):
-            if edges:
-                # A closing quote inside of the trie completes a taken key, and only those are in it.
-                pairs = [
-                    (byte, builder.fail if byte == 0x22 and not children[n] else states[n]) for byte, n in edges.items()
-                ]
-                builder.set_except(states[node], pairs, defaults[node])
-        return states[0]
+        path, previous = [0], b""
+        for word in sorted(quoted(name)[1:] for name in taken):
+            shared = shared_length(previous, word, 0)
+            del path[shared + 1 :]
+            node, default = path[-1], defaults[path[-1]]
+            for byte in word[shared:-1]:
+                branches[node] += (byte, first + len(branches))
+                node = len(branches)
+                if default != interior or not 0x20 <= byte < 0x7F or byte in (0x22, 0x5C):
+                    default = builder.follow(default, byte)
+                path.append(node)
+                branches.append([])
+                defaults.append(default)
+            # A closing quote inside of the trie completes a taken key, and only those are in it.
+            branches[node] += (0x22, builder.fail)
+            previous = word
+        return builder.excepts(branches, defaults)
+
+
+def _place_number(builder: ProgramBuilder, wanted: NumberRange) -> int:
+    if not wanted.is_free:
+        dfa = number_dfa(wanted)
+        if dfa.is_empty:
+            return builder.fail
+        if dfa.longest() is None:
+            return place_limited(builder, dfa, (0, number_length(wanted)), builder.accept, raw)
+        return place_dfa(builder, dfa, builder.accept, raw)
+    tree = _FREE_NUMBER_TREE
+    if wanted.integer:
+        tree = _FREE_WHOLE_TREE if wanted.whole_fraction else _FREE_INTEGER_TREE
+    start = builder.reserve()
+    place_tree(builder, tree, start, builder.accept, raw)
+    return start
+
+
+def _place_text(builder: ProgramBuilder, wanted: TextShape) -> int:
+    return builder.literal(b'"', _place_content(builder, wanted))
+
+
+def _place_content(builder: ProgramBuilder, wanted: TextShape) -> int:
+    """After the opening quote."""
+    if wanted.is_counted:
+        return counted_text(builder, wanted.least, wanted.most, builder.accept)
+    closing = builder.literal(b'"', builder.accept)
+    tree = single_tree(wanted)
+    if tree is not None:
+        start = builder.reserve()
+        place_tree(builder, tree, start, closing, canonical)
+        return start
+    dfa, least, most = text_dfa(wanted)
+    if dfa.is_empty:
+        return builder.fail
+    if least == 0 and most is None:
+        return place_dfa(builder, dfa, closing, canonical)
+    return place_limited(builder, dfa, (least, most), closing, canonical)

@@ -25,7 +25,7 @@ DRAFT_6 = "http://json-schema.org/draft-06/schema"
 DRAFT_7 = "http://json-schema.org/draft-07/schema"
 DRAFT_2019_09 = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
-# What a schema without `$schema` is read as: 2020-12, with the older spellings understood.
+# What a schema without `$schema` is read as: 2020-12, with the older spellings and OpenAPI's `nullable` understood.
 UNDECLARED = "undeclared"
 
 _BASES = {
@@ -88,6 +88,8 @@ def validator_class(dialect: str, policy: FormatPolicy, without_validation: bool
     known = set(base.VALIDATORS) | _additions(dialect)
     exact = {name: check for name, check in _EXACT.items() if name in known}
     checks: Any = {**base.VALIDATORS, **exact}
+    if dialect == UNDECLARED:
+        checks["type"] = keywords.nullable(checks["type"])
     if policy == "annotate":
         del checks["format"]
     if without_validation:

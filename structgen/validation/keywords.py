@@ -51,6 +51,16 @@ def exclusive_maximum(_validator: Any, limit: Any, instance: Any, _schema: Any) 
         yield ValidationError(f"{show(instance)} is not less than {show(limit)}")
 
 
+def nullable(check: Keyword) -> Keyword:
+    """`type` where OpenAPI 3.0 may be meant: `nullable: true` beside it adds null."""
+
+    def types(validator: Any, names: Any, instance: Any, schema: Any) -> Errors:
+        if instance is not None or schema.get("nullable") is not True:
+            yield from check(validator, names, instance, schema)
+
+    return types
+
+
 def enum(_validator: Any, values: Any, instance: Any, _schema: Any) -> Errors:
     choices = values if isinstance(values, Choices) else Choices(values)
     if key_of(instance) not in choices.keys:

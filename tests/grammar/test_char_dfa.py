@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -10,6 +11,7 @@ from structgen.grammar.char_dfa import CharDFA, minimised, trimmed
 from structgen.grammar.determinise import char_dfa
 from structgen.grammar.dfa_algebra import both, difference, word_lengths
 from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.refinement import representatives
 from structgen.grammar.regex_program import without_end_assertions
 from structgen.grammar.regex_syntax import parse_regex
 
@@ -141,3 +143,29 @@ def test_limits(pattern: str) -> None:
     with pytest.raises(GrammarLimitError) as caught:
         dfa_of(pattern)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_refinement_against_words(seed: int) -> None:
+    """States are merged exactly where no word of up to as many characters as there are states tells them apart."""
+    chance = random.Random(seed)
+    size = chance.randrange(2, 8)
+    rows = tuple(tuple(chance.randrange(-1, size) for _ in range(2)) for _ in range(size))
+    alive = trimmed(
+        CharDFA((((97, 97),), ((98, 98),)), rows, frozenset(s for s in range(size) if chance.random() < 0.5))
+    )
+    if alive.is_empty:
+        return
+    rows, accepting, size = alive.rows, alive.accepting, len(alive.rows)
+    first = representatives(rows, accepting) or list(range(size))
+
+    def accepts(state: int, word: tuple[int, ...]) -> bool:
+        for index in word:
+            if state < 0:
+                return False
+            state = rows[state][index]
+        return state in accepting
+
+    words = [word for length in range(size + 1) for word in itertools.product(range(2), repeat=length)]
+    behaviour = [tuple(accepts(state, word) for word in words) for state in range(size)]
+    assert first == [behaviour.index(one) for one in behaviour]

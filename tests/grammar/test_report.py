@@ -82,6 +82,22 @@ def test_what_stands_inside_a_refused_keyword() -> None:
     assert fates(report)["/minItems"] == "enforced"
 
 
+@pytest.mark.parametrize("keyword", ["not", "if"])
+def test_what_stands_below_a_negation_is_taken_out_with_it(keyword: str) -> None:
+    report = report_schema({"items": {keyword: {"properties": {"a": LOOKBEHIND}}, "then": False}, "minLength": -1})
+    place = f"/items/{keyword}"
+    assert {one.pointer: one.code for one in report.refused if not one.reason.startswith("inside")} == {
+        f"{place}/properties/a/pattern": "invalid_grammar",
+        "/minLength": "invalid_schema",
+    }
+    assert finding(report, f"{place}/properties").reason == f"inside {place}, which is refused"
+
+
+def test_what_is_perhaps_satisfied_by_nothing() -> None:
+    report = report_schema({"items": LOOKBEHIND, "enum": []})
+    assert report.outcome == "unsatisfiable_schema" or not report.is_complete
+
+
 @pytest.mark.parametrize(
     ("schema", "pointer"),
     [

@@ -286,3 +286,15 @@ def test_formats(name: str, good: list[str], bad: list[str]) -> None:
     check = FORMATS[name]
     assert [text for text in good if not check(text)] == []
     assert [text for text in bad if check(text)] == []
+
+
+@pytest.mark.parametrize("beside", [{}, {"minLength": 1}, {"const": 1}, {"type": ["array", "number"]}])
+@pytest.mark.parametrize("keyword", ["$ref", "allOf", "anyOf", "oneOf", "not", "if"])
+def test_a_schema_that_refers_to_itself_forever(keyword: str, beside: dict[str, Any]) -> None:
+    """Python's stack may end anywhere, also in code of other languages, which then panics."""
+    again: Any = {"$ref": "#/$defs/d"}
+    value = again if keyword in ("not", "if") else "#/$defs/d" if keyword == "$ref" else [again]
+    loop = {keyword: value, "then": True, **beside}
+    issues = Validator({"$ref": "#/$defs/d", "$defs": {"d": loop}}).errors_in_value(1)
+    assert issues
+    assert "forever" in issues[-1].message or beside

@@ -1,0 +1,123 @@
+"""A JSON text as far as it has been read: its open containers, what they hold, and what is being read.
+
+Readings are immutable and share what they have in common, so that a text can be tried and given up for nothing.
+Texts are beginnings of what a grammar accepts: nothing is checked here but that keys of objects, and the items of
+arrays that are said to be unique, do not come twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from decimal import Decimal
+from typing import NamedTuple
+
+QUOTE, BACKSLASH, COMMA, COLON = 0x22, 0x5C, 0x2C, 0x3A
+OPEN, CLOSE, OPEN_ARRAY, CLOSE_ARRAY = 0x7B, 0x7D, 0x5B, 0x5D
+BLANKS = frozenset(b" \t\n\r")
+
+# What a reading is in: before a value, in a string, in a key, in a number or word; behind a value, before a key (or
+# the end of an empty object), before a colon.
+VALUE, STRING, KEY, SCALAR, AFTER, MEMBER, BEFORE_COLON = range(7)
+
+Value = tuple[str, Hashable]
+
+
+class Level(NamedTuple):
+    """An open container.
+
+    Attributes:
+        is_kept: its values are kept, because it is unique or lies in an array that is.
+        keys: the finished keys of an object, as they are spelled; the last may still be without a value.
+        values: the finished items or values, where they are kept.
+    """
+
+    below: Level | None
+    is_object: bool
+    is_unique: bool
+    is_kept: bool
+    keys: tuple[bytes, ...] = ()
+    values: tuple[Value, ...] = ()
+
+
+class Reading(NamedTuple):
+    """`partial` is what has been read of a string (behind its quote), a key, a number or a word."""
+
+    level: Level | None
+    mode: int
+    partial: bytes
+
+
+START = Reading(None, VALUE, b"")
+
+
+def step(reading: Reading, byte: int, opens_unique: bool) -> Reading | None:
+    """After one more byte; None where a key or a unique item has come again.
+
+    Args:
+        opens_unique: the items of the array that this byte begins, if it begins one, must be unique.
+    """
+    level, mode, partial = reading
+    if mode in (STRING, KEY):
+        return _in_text(level, mode, partial, byte)
+    if byte in BLANKS and mode != SCALAR:
+        return reading
+    if mode == SCALAR:
+        if byte not in b",]} \t\n\r":
+            return Reading(level, SCALAR, partial + bytes((byte,)))
+        ended = _with_value(level, scalar_value(partial))
+        return None if ended is None else step(ended, byte, opens_unique)
+    if byte in (CLOSE, CLOSE_ARRAY):
+        assert level is not None
+        return _with_value(level.below, _container(level) if level.is_kept else ("", None))
+    if mode in (AFTER, BEFORE_COLON):
+        return Reading(level, MEMBER if mode == AFTER and level is not None and level.is_object else VALUE, b"")
+    if byte == QUOTE:
+        return Reading(level, KEY if mode == MEMBER else STRING, b"")
+    if byte == OPEN:
+        return Reading(Level(level, True, False, level is not None and level.is_kept), MEMBER, b"")
+    if byte == OPEN_ARRAY:
+        kept = opens_unique or (level is not None and level.is_kept)
+        return Reading(Level(level, False, opens_unique, kept), VALUE, b"")
+    return Reading(level, SCALAR, bytes((byte,)))
+
+
+def _in_text(level: Level | None, mode: int, partial: bytes, byte: int) -> Reading | None:
+    if byte != QUOTE or ends_in_escape(partial):
+        if mode == STRING and (level is None or not level.is_kept):
+            # Of a string that nobody asks for, only whether the next byte is escaped.
+            return Reading(level, mode, b"\\" if byte == BACKSLASH and partial != b"\\" else b"")
+        return Reading(level, mode, partial + bytes((byte,)))
+    if mode == STRING:
+        kept = level is not None and level.is_kept
+        return _with_value(level, ("text", json.loads(b'"' + partial + b'"')) if kept else ("", None))
+    assert level is not None
+    if partial in level.keys:
+        return None
+    return Reading(level._replace(keys=(*level.keys, partial)), BEFORE_COLON, b"")
+
+
+def ends_in_escape(partial: bytes) -> bool:
+    """Whether a backslash has just begun an escape."""
+    return (len(partial) - len(partial.rstrip(b"\\"))) % 2 == 1
+
+
+def scalar_value(text: bytes) -> Value:
+    if text in (b"true", b"false", b"null"):
+        return "word", text
+    return "number", Decimal(text.decode())
+
+
+def _container(level: Level) -> Value:
+    if level.is_object:
+        return "object", frozenset(zip(level.keys, level.values, strict=True))
+    return "array", level.values
+
+
+def _with_value(level: Level | None, value: Value) -> Reading | None:
+    """A value has ended in a container."""
+    if level is not None and level.is_kept:
+        if level.is_unique and value in level.values:
+            return None
+        level = level._replace(values=(*level.values, value))
+    return Reading(level, AFTER, b"")
