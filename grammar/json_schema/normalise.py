@@ -218,6 +218,8 @@ class Normaliser:
         """The shapes of one place; `values` are not filtered yet."""
         known = self._expanded.get(place)
         if known is None:
+            if not isinstance(place.schema, dict):
+                return EVERYTHING if place.schema is not place.negated else ()
             with self.opened(place):
                 known = self._denied(place) if place.negated else self._combined(place, EVERYTHING)
             self._expanded[place] = known
