@@ -33,6 +33,7 @@ from structgen.grammar.ops import (
     MOST,
     OBJECT,
     RANGES,
+    RESERVE,
     RETURN,
     SPLIT,
     TARGETS,
@@ -164,6 +165,8 @@ def _expand(tables: Tables, top: int, state: int, stack: int) -> int:
         top = _choose(tables, top, state, stack)
     elif op == KEY_END:
         tables.meta[KEY_ENDS] += 1
+        top = offer(tables, top, b, stack)
+    elif op == RESERVE:
         top = offer(tables, top, b, stack)
     elif op == CLOSE and may_close(tables, stack, a):
         top = offer(tables, top, b, tables.stack[object_below(tables, stack), PARENT])

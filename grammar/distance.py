@@ -31,6 +31,7 @@ from structgen.grammar.ops import (
     LOOP,
     OBJECT,
     RANGES,
+    RESERVE,
     RETURN,
     SPLIT,
     TARGETS,
@@ -56,6 +57,15 @@ def byte_distances(program: Program) -> Array:
 
 def token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
     """int32[S, 2]: the given column IN_BYTES, and an upper bound of the fewest tokens in column IN_TOKENS."""
+    if program.distinct is not None:
+        # Ways around what came before are sought byte by byte: bounds that count alike are lower after each step.
+        spelled = _token_distances(program, trie._replace(root=np.full_like(trie.root, -1)), in_bytes)
+        if spelled[program.start, IN_TOKENS] < INFINITE:
+            return spelled
+    return _token_distances(program, trie, in_bytes)
+
+
+def _token_distances(program: Program, trie: TokenTrie, in_bytes: Array) -> Array:
     code, edges, (order, circular) = program.code, program.edges, program.order
     distance = in_bytes.copy()
     _settle(code, edges, order, circular, trie, distance)
@@ -182,6 +192,8 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
             best = min(best, np.int64(distance[edges[a + 2 * index + 1], unit]))
     elif op == CLOSE:
         best = np.int64(distance[b, unit])
+    elif op == RESERVE:
+        best = np.int64(distance[b, unit]) + (a if unit == IN_TOKENS else 0)
     elif op == KEY_END:
         best = np.int64(distance[b, unit]) + (DETOUR if unit == IN_TOKENS else 0)
     return saturate(best)

@@ -7,7 +7,9 @@ by search: only beginnings of what came before have to be followed, since all el
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from structgen.grammar.vocabulary import Vocabulary
 
 FUEL = 4_000  # beginnings of what came before that one search follows
-WAYS_OUT = 6  # of these the shortest is taken
+CLOSERS = b',"]}'  # are tried first
 
 
 class JointTokens(NamedTuple):
@@ -110,50 +112,57 @@ class DistinctMemory:
             stack = int(row[PARENT])
         return count
 
-    def needed(self, place: Place) -> int:
+    def needed(self, place: Place, enough: int = 0) -> int:
         """An upper bound of the tokens, EOS included, that completion takes; INFINITE where there is no way.
 
-        It is the least over the ways out of what came before; each step on the best of them lowers it by one.
+        It is the least over all ways out of what came before, and of each the most that is needed along it: so a step
+        on the best lowers the bound by one. Once it is known to be at most `enough`, it may be more than the least.
         """
+        cost = self._automaton.cost(place.config)
         if not self._at_risk(place.reading):
-            return self._automaton.cost(place.config)
-        best, steps, fuel = INFINITE, 0, FUEL
-        layer = [place]
-        while layer and steps + 2 < best and fuel > 0:
+            return cost
+        best, pushed = INFINITE, 0
+        heap = [(cost, 0, 0, place)]
+        while heap and pushed < FUEL:
+            most, steps, _, one = heappop(heap)
+            if most >= best or best <= enough:
+                break
             steps += 1
-            following = []
-            for one in layer:
-                fuel -= 1
-                cost, risky = self._ways_on(one)
-                best = min(best, cost + steps)
-                following += risky
-            layer = following
+            for following in self._following(one):
+                value = max(most, steps + self._automaton.cost(following.config))
+                if value >= best:
+                    continue
+                if self._at_risk(following.reading):
+                    pushed += 1
+                    heappush(heap, (value, steps, pushed, following))
+                    continue
+                best = value
+                if best <= enough:
+                    break
         return best
 
-    def _ways_on(self, place: Place) -> tuple[int, list[Place]]:
-        """One byte on: the least cost of those places that are free, and all those that are not."""
-        best, ways, risky = INFINITE, 0, []
+    def _following(self, place: Place) -> Iterator[Place]:
+        """The places one byte on, likely ends first."""
         possible = self._automaton.next_bytes(place.config)
-        blanks = [byte for byte in possible if byte in BLANKS]
-        if len(blanks) < len(possible) and place.reading.mode not in (STRING, KEY):
-            possible = [byte for byte in possible if byte not in BLANKS]  # blanks lead nowhere
-        for byte in possible:
+        if place.reading.mode not in (STRING, KEY):
+            others = {byte for byte in possible if byte not in BLANKS}
+            possible = [byte for byte in possible if byte in others or self._says_something(place.config, byte, others)]
+        for byte in sorted(possible, key=CLOSERS.find, reverse=True):
             following = self._step(place.config, place.reading, byte)
-            if following is None or self._automaton.cost(following.config) >= INFINITE:
-                continue
-            if self._at_risk(following.reading):
-                risky.append(following)
-            elif ways < WAYS_OUT:
-                ways += 1
-                best = min(best, self._automaton.cost(following.config))
-        return best, risky
+            if following is not None:
+                yield following
+
+    def _says_something(self, config: int, blank: int, others: set[int]) -> bool:
+        """Whether a blank takes away something that could come instead; else it leads nowhere."""
+        following = self._automaton.after_byte(config, blank)
+        return not others or (following >= 0 and not others <= set(self._automaton.next_bytes(following)))
 
     def _at_risk(self, reading: Reading) -> bool:
         return may_repeat(reading, self._distinct.finite_names)
 
     def lives(self, place: Place, limit: int) -> bool:
         """Whether completion takes at most `limit` tokens."""
-        return not self._at_risk(place.reading) or self.needed(place) <= limit
+        return not self._at_risk(place.reading) or self.needed(place, limit) <= limit
 
     def forbid(self, row: Array, place: Place, limit: int) -> bool:
         """Clear the bits of tokens of a mask after which more than `limit` tokens would be needed, or none would do.
@@ -194,7 +203,7 @@ class DistinctMemory:
                     risky = self._at_risk(following.reading)
                     if risky:
                         tokens = self._allowed(row, node)
-                        if tokens and self.needed(following) > limit:
+                        if tokens and self.needed(following, limit) > limit:
                             forbidden += tokens
                     if node + 1 < end and (risky or following.reading.mode not in (STRING, KEY, SCALAR)):
                         todo.append((node + 1, end, following))

@@ -20,6 +20,7 @@ from structgen.grammar.ops import (
     LOOP,
     OBJECT,
     RANGES,
+    RESERVE,
     SPLIT,
     TARGETS,
     TEXT,
@@ -45,7 +46,7 @@ def evaluation_order(program: Program) -> tuple[Array, Array]:
 def _dependency(code: Array, edges: Array, state: int, index: int) -> int:
     """The `index`-th state whose distance the distance of `state` is computed from; -1 behind the last."""
     op, a, b, c = code[state, 0], code[state, 1], code[state, 2], code[state, 3]
-    if op in (BYTE, CLOSE, KEY_END):
+    if op in (BYTE, CLOSE, KEY_END, RESERVE):
         return b if index == 0 else -1
     if op == RANGES:
         return edges[a + 3 * index + 2] if index < b else -1

@@ -6,7 +6,7 @@ from structgen.grammar.program import Interior, LimitField, Op, TextField
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
-EXCEPT, TEXT, KEY_END = int(Op.EXCEPT), int(Op.TEXT), int(Op.KEY_END)
+EXCEPT, TEXT, KEY_END, RESERVE = int(Op.EXCEPT), int(Op.TEXT), int(Op.KEY_END), int(Op.RESERVE)
 
 FREE, COUNTED = int(Interior.FREE), int(Interior.COUNTED)
 KEY, CANONICAL, BLANK = int(Interior.KEY), int(Interior.CANONICAL), int(Interior.BLANK)

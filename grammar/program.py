@@ -20,6 +20,7 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
     TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
             length. A frame (TEXT, n) says: the character being read is number n and leads to this state
     KEY_END goes to b; configurations behind it are marked, since a key that was not declared has just ended
+    RESERVE goes to b, and holds a more tokens ready than what follows needs
     CLOSE   goes to b when all required members were seen, and enough of all, and forgets them; a = the OBJECT state
 
 A word is accepted when RETURN is reached with an empty stack. Literals occupy consecutive states.
@@ -57,6 +58,7 @@ class Op(IntEnum):
     EXCEPT = 10
     TEXT = 11
     KEY_END = 12
+    RESERVE = 13
 
 
 _FAIL, _BYTE, _SPLIT = int(Op.FAIL), int(Op.BYTE), int(Op.SPLIT)
@@ -294,6 +296,14 @@ class ProgramBuilder:
 
     def call(self, callee: int, then: int) -> int:
         return self._add(_CALL, callee, then)
+
+    def reserve_tokens(self, count: int, then: int) -> int:
+        """A state before which bounds are `count` tokens higher than what follows needs, should that be detained."""
+        if count == 0:
+            return then
+        state = self.reserve()
+        self._set(state, Op.RESERVE, count, then)
+        return state
 
     def unique_array(self, items: int) -> int:
         """A state that calls `items`, to which the items of an array and what ends it belong; they must differ."""

@@ -77,7 +77,7 @@ def targets_of(program: Program, state: int) -> list[int]:
     """Where a state leads within its rule, as program.py lays states out."""
     op, a, b, c = program.code[state].tolist()
     edges = program.edges
-    if op in (Op.BYTE, Op.CALL, Op.KEY_END, Op.CLOSE):
+    if op in (Op.BYTE, Op.CALL, Op.KEY_END, Op.RESERVE, Op.CLOSE):
         return [b]
     if op == Op.RANGES:
         return list(edges[a + 2 : a + 3 * b : 3].tolist())

@@ -127,7 +127,7 @@ class Liveness:
             return alive[reader.edges[a]] and self._members_live(state)
         if op == Op.CHOOSE:
             return any(alive[start] for _, start in reader.groups(state, 2))
-        if op in (Op.CLOSE, Op.KEY_END):
+        if op in (Op.CLOSE, Op.KEY_END, Op.RESERVE):
             return alive[b]
         steps = reader.byte_edges(state)
         return any(alive[to] and not self._single.isdisjoint(values) for values, to in steps) or self._spelled(state)
@@ -216,6 +216,7 @@ class ReferenceMatcher:
         self._pairs = self._closure([(program.start, ())])
         self._text = b""
         self._distinct = program.distinct
+        self._distance = program.byte_distance  # only to try likely completions first
         self._unique: frozenset[int] = frozenset()  # where in the text arrays begin whose items must differ
         self.is_terminated = False
 
@@ -268,14 +269,33 @@ class ReferenceMatcher:
                 following = self._read(state[0], so_far, state[1], bytes((byte,)))
                 if self._lives(following[0]):
                     found[byte] = following
-            blank = {byte: one for byte, one in found.items() if byte not in b" \t\n\r"}
-            for byte, one in (blank or found).items():
-                yield so_far + bytes((byte,)), one
+            others = {byte for byte in found if byte not in b" \t\n\r"}
+            for byte, one in found.items():
+                # A blank that can be left out leads nowhere.
+                if byte in others or not others or not others <= self._worth_trying(one[0], so_far):
+                    yield so_far + bytes((byte,)), one
 
         ends = self._reader.code
         return can_complete(
-            (pairs, unique), text, steps, lambda state: any(ends[one][0] == Op.RETURN for one, _ in state[0])
+            (pairs, unique),
+            text,
+            steps,
+            lambda state: min(self._guess(*pair) for pair in state[0]),
+            lambda state: any(ends[one][0] == Op.RETURN for one, _ in state[0]),
         )
+
+    def _guess(self, state: int, stack: Stack) -> int:
+        """About how many bytes complete a pair."""
+        total = int(self._distance[state, 0])
+        while stack:
+            ret, count, stack = stack
+            op, a, least, _ = self._reader.code[ret]
+            if count == CALLED:
+                total += int(self._distance[ret, 0])
+            elif op == Op.LOOP:
+                body, exit_ = self._reader.edges[a : a + 2]
+                total += int(self._distance[exit_, 0]) + max(least - count - 1, 0) * int(self._distance[body, 0])
+        return total
 
     def _worth_trying(self, pairs: Pairs, text: bytes) -> set[int]:
         """Bytes that may follow; of the many that mean the same, some that are in the text, and one that is not."""
@@ -346,7 +366,7 @@ class ReferenceMatcher:
             body, exit_ = reader.edges[a : a + 2]
             again = [] if most == 0 else [(body, (state, 0, stack))]
             return again + ([(exit_, stack)] if b == 0 else [])
-        if op == Op.KEY_END:
+        if op in (Op.KEY_END, Op.RESERVE):
             return [(b, stack)]
         if op == Op.TEXT:
             return self._read_on(state, 0, stack)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from heapq import heappop, heappush
 from typing import Any
 
 TRIES = 200_000  # of one search for a completion
 LONGEST = 80  # completions are tried up to this many bytes
-_ORDER = b',:"]}'
 _NUMBER = b"+-.0123456789eE"
 _BLANKS = b" \t\n\r"
 
@@ -121,16 +121,22 @@ State = Any
 Steps = Callable[[State, bytes], Iterator[tuple[bytes, State]]]
 
 
-def can_complete(start: State, text: bytes, steps: Steps, is_complete: Callable[[State], bool]) -> bool:
-    """Whether some text completes a beginning, by trying them: what closes something first, and a comma last."""
-    todo, tries = [(text, start)], 0
-    while todo:
-        so_far, state = todo.pop()
+def can_complete(
+    start: State, text: bytes, steps: Steps, distance: Callable[[State], int], is_complete: Callable[[State], bool]
+) -> bool:
+    """Whether some text completes a beginning, by trying them, first those that seem to need the least.
+
+    `distance` is a guess; it only says what is tried first.
+    """
+    heap, tries = [(distance(start), 0, text, start)], 0
+    while heap:
+        _, _, so_far, state = heappop(heap)
         tries += 1
         if tries > TRIES:
             raise AssertionError(f"no completion of {text!r} among {TRIES} tried")
         if is_complete(state):
             return True
         if len(so_far) < len(text) + LONGEST:
-            todo += sorted(steps(state, so_far), key=lambda one: _ORDER.find(one[0][-1:]))
+            for longer, following in steps(state, so_far):
+                heappush(heap, (distance(following), -tries, longer, following))
     return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import lru_cache
 
 from structgen.grammar.json_reading import (
     AFTER,
@@ -81,21 +82,56 @@ def _could_be(inner: list[Level], reading: Reading, value: Value) -> bool:
                 return False
             value = content[done]  # type: ignore[index]
     if mode == STRING:
-        return value[0] == "text" and str(value[1]).startswith(_begun_text(reading.partial))
+        return value[0] == "text" and _could_be_text(reading.partial, str(value[1]))
     return mode != SCALAR or _could_be_scalar(reading.partial, value)
 
 
-def _begun_text(partial: bytes) -> str:
-    """The characters of a string of which `partial` has been read, without an escape or character that is open."""
-    for stop in range(len(partial), -1, -1):  # not more than the longest escape
+def _could_be_text(partial: bytes, text: str) -> bool:
+    begun, low, high = _begun_text(partial)
+    if not text.startswith(begun):
+        return False
+    return low < 0 or (len(text) > len(begun) and low <= ord(text[len(begun)]) <= high)
+
+
+@lru_cache(maxsize=256)
+def _begun_text(partial: bytes) -> tuple[str, int, int]:
+    """What a string of which `partial` has been read begins with: whole characters, and the range of one that is open.
+
+    The range is (-1, -1) where no character or escape is open.
+    """
+    if b"\\" not in partial and partial[-1:] < b"\x80":
+        return partial.decode(), -1, -1
+    for stop in range(len(partial), max(len(partial) - 12, -1), -1):
         if ends_in_escape(partial[:stop]):
             continue
         try:
             text = str(json.loads('"' + partial[:stop].decode() + '"'))
         except ValueError:
             continue
-        return text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text
+        if "\ud800" <= text[-1:] <= "\udbff":  # the other half of the character is missing
+            return text[:-1], 0x10000, 0x10FFFF
+        return (text, *_range_of(partial[stop:]))
     raise AssertionError("no text begins like this")
+
+
+def _range_of(begun: bytes) -> tuple[int, int]:
+    """Which characters an escape or a UTF-8 sequence may become of which this has been read."""
+    if not begun:
+        return -1, -1
+    if begun[0] != 0x5C:
+        width = 2 if begun[0] < 0xE0 else (3 if begun[0] < 0xF0 else 4)
+        bits = begun[0] & (0x7F >> width)
+        for byte in begun[1:]:
+            bits = bits << 6 | byte & 0x3F
+        shift = 6 * (width - len(begun))
+        return bits << shift, (bits + 1 << shift) - 1
+    digits = begun[2:6].decode()
+    if len(digits) == 4:
+        return 0x10000, 0x10FFFF
+    code, shift = int(digits or "0", 16), 4 * (4 - len(digits))
+    low, high = code << shift, (code + 1 << shift) - 1
+    # Half of a pair may become any character beyond these.
+    return (low, 0x10FFFF) if low <= 0xDBFF and high >= 0xD800 else (low, high)
 
 
 def _could_be_scalar(partial: bytes, value: Value) -> bool:

@@ -49,7 +49,8 @@ class _SchemaCompiler:
             self._scalars,
             self._rule,
             self._normaliser.shapes,
-            document.options.property_order == "any",
+            lambda value: self._exactly(value, ""),
+            any_order=document.options.property_order == "any",
         )
         self._rules: dict[tuple[frozenset[Place], int], int] = {}
         self._todo: list[tuple[int, Conjunction, int]] = []

@@ -11,14 +11,13 @@ from functools import cached_property
 
 from structgen.grammar.char_dfa import CharDFA
 from structgen.grammar.errors import UnsupportedSchemaError
+from structgen.grammar.json_schema.any_order import Left
 from structgen.grammar.json_schema.name_rules import language_of_names
 from structgen.grammar.json_schema.names import listed_names, parts_of_names
-from structgen.grammar.json_schema.shapes import Conjunction, ObjectShape, Shape, SomeMember, conjoin
+from structgen.grammar.json_schema.shapes import Conjunction, ObjectShape, Shape, SomeMember, conjoin, is_never
 from structgen.grammar.regex_tree import MAX_COUNT
 from structgen.grammar.word_count import count_words
 
-# How many more members must come, and may come (None: any number).
-Left = tuple[int, int | None]
 Expand = Callable[[Conjunction], tuple[Shape, ...]]
 
 
@@ -92,7 +91,7 @@ def members_of(shape: ObjectShape, expand: Expand) -> Members | None:
     if not shape.patterns and not shape.names:
         listed = tuple(Member(name, schema, name in shape.required) for name, schema in shape.members)
         rest = shape.other_schema()
-        if any(place.schema is False for place in rest):
+        if is_never(rest):
             return Members(listed, (), shape.least, shape.most, some)
         return Members(listed, (OtherNames(None, rest),), shape.least, shape.most, some)
     allowed = language_of_names(expand(shape.names)) if shape.names else None

@@ -26,7 +26,7 @@ def language_of_names(shapes: Iterable[Shape]) -> CharDFA:
         if shape.values is not None:
             words |= dict.fromkeys(value for value in shape.values if isinstance(value, str))
         elif shape.text is not None:
-            automata.append(_words_of(shape.text))
+            automata.append(words_of(shape.text))
     if len(automata) == 1 and not words:
         return automata[0]
     trees: list[Node] = [Language(dfa) for dfa in automata if not dfa.is_empty]
@@ -35,7 +35,7 @@ def language_of_names(shapes: Iterable[Shape]) -> CharDFA:
 
 
 @lru_cache(maxsize=256)
-def _words_of(text: TextShape) -> CharDFA:
+def words_of(text: TextShape) -> CharDFA:
     """All words of a text, lengths included."""
     limits = Repeat(Chars(ANY), text.least, text.most)
     if text.is_counted:

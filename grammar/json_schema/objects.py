@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from structgen.grammar.errors import GrammarLimitError, UnsupportedSchemaError
+from structgen.grammar.json_schema.any_order import Left, Parts, place_any_order
 from structgen.grammar.json_schema.layout import Layout
-from structgen.grammar.json_schema.members import Left, Member, Members, OtherNames
+from structgen.grammar.json_schema.members import Member, Members, OtherNames
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import Conjunction
 from structgen.grammar.json_string import quoted
@@ -21,7 +22,6 @@ from structgen.grammar.word_count import can_run_out
 RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
 
 MAX_PLACES = 20_000  # members in a row, each with how many must and may still come
-Choices = list[tuple[int, int]]  # (number of the member, first state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,41 +196,24 @@ class Objects:
         return self.builder.split(choices) if choices else self.builder.fail
 
     def _in_any_order(self, members: Members, left: Left, depth: int) -> int:
-        builder, layout = self.builder, self.layout
-        object_, after, first, later = (builder.reserve() for _ in range(4))
-        choices = [
-            (number, self._member(quoted(member.name), member.schema, depth, after))
-            for number, member in enumerate(members.listed)
-        ]
-        for parts in members.some:
-            choices.append((len(choices), self._member_of(parts, members, depth, after)))
-        if members.others:
-            choices.append((-1, self._other_member(members, depth, after)))
-        closing, closing_empty = builder.reserve(), builder.reserve()
-        builder.set_close(closing, object_, layout.close(depth, b"}", builder.accept))
-        builder.set_close(closing_empty, object_, self._empty())
-        # The comma belongs to the member behind it, so that none can be read when no member is left.
-        builder.set_choose(first, choices if layout.flexible else self._on_own_line(choices, depth))
-        behind = [(number, layout.comma(depth, start)) for number, start in choices]
-        builder.set_choose(later, behind)
-        builder.set_split(after, [later, closing])
-        choose = builder.split([first] if left[0] else [first, closing_empty])
-        must = [member.required for member in members.listed] + [True] * len(members.some)
-        must += [False] * len(members.others[:1])
-        required = [pair for pair, needed in zip(behind, must, strict=True) if needed]
-        fillers = [pair for pair, needed in zip(behind, must, strict=True) if not needed]
-        # That there is a member at all needs no counting.
-        limits = None if left in ((0, None), (1, None)) else left
-        if limits is not None and members.words is not None and 0 < members.words < left[0]:
+        if left not in ((0, None), (1, None)) and members.words is not None and 0 < members.words < left[0]:
             raise UnsupportedSchemaError(
                 "minProperties is above the number of names that match patterns",
                 hint="list the names under properties, or use property_order='schema'",
             )
-        builder.set_object(object_, choose, after, required, limits, fillers)
-        return builder.literal(b"{", layout.blank(object_))
 
-    def _on_own_line(self, choices: Choices, depth: int) -> Choices:
-        return [(number, self.layout.opened(depth, start, None)) for number, start in choices]
+        def parts(after: int) -> Parts:
+            found = [
+                (number, self._member(quoted(member.name), member.schema, depth, after))
+                for number, member in enumerate(members.listed)
+            ]
+            for some in members.some:
+                found.append((len(found), self._member_of(some, members, depth, after)))
+            return [*found, (-1, self._other_member(members, depth, after))] if members.others else found
+
+        required = [number for number, member in enumerate(members.listed) if member.required]
+        required += range(len(members.listed), len(members.listed) + len(members.some))
+        return place_any_order(self.builder, self.layout, depth, (b"{", b"}"), parts, required, left)
 
 
 @dataclass(slots=True)
