@@ -7,7 +7,7 @@ by search: only beginnings of what came before have to be followed, since all el
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,26 +15,48 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from structgen.grammar.errors import GrammarLimitError
-from structgen.grammar.json_reading import BLANKS, KEY, OPEN_ARRAY, SCALAR, START, STRING, Reading, step
+from structgen.grammar.json_reading import (
+    BACKSLASH,
+    BLANKS,
+    COMMA,
+    KEY,
+    MEMBER,
+    OPEN_ARRAY,
+    QUOTE,
+    SCALAR,
+    START,
+    STRING,
+    VALUE,
+    Reading,
+    ends_in_escape,
+    letters_of,
+    step,
+    with_fresh_text,
+)
 from structgen.grammar.ops import CALLED
 from structgen.grammar.program import Distinct
 from structgen.grammar.repetition import may_repeat
-from structgen.grammar.tables import COUNT, INFINITE, LENGTH, PARENT, RETURN_TO, Array
+from structgen.grammar.tables import COUNT, DEAD, INFINITE, LENGTH, PARENT, RETURN_TO, Array
 from structgen.grammar.tables import START as FIRST
+from structgen.grammar.token_trie import TokenTrie
 
 if TYPE_CHECKING:
     from structgen.grammar.automaton import Automaton
     from structgen.grammar.vocabulary import Vocabulary
 
+UNLIMITED = INFINITE - 1  # a limit on tokens
 FUEL = 4_000  # beginnings of what came before that one search follows
 CLOSERS = b',"]}'  # are tried first
+_ALL_BYTES = np.ones(256, np.bool_)
 
 
 class JointTokens(NamedTuple):
     """Tokens that may end one key or item and lead to or into another."""
 
+    several: Array  # int64[n]: with three quotes or more
     quoted: Array  # int64[n]: with a quote, and another or a comma behind it
-    listed: Array  # int64[m]: these, and those with a comma behind something
+    listed: Array  # int64[n]: these, and those with a comma behind something
+    opening: Array  # int64[n]: with an opening bracket, and a comma behind it
 
 
 class Place(NamedTuple):
@@ -50,7 +72,9 @@ class DistinctMemory:
     def __init__(self, automaton: Automaton, distinct: Distinct) -> None:
         self._automaton = automaton
         self._distinct = distinct
-        self._depths: dict[int, int] = {}
+        self._depths: dict[int, tuple[int, bool]] = {}
+        self._bytes: dict[int, list[int]] = {}
+        self._blanks: dict[tuple[int, int], bool] = {}
 
     @property
     def start(self) -> Place:
@@ -70,22 +94,25 @@ class DistinctMemory:
         config = self._automaton.after_byte(config, byte)
         if config < 0:
             return None
-        opens = byte == OPEN_ARRAY and reading.mode not in (STRING, KEY) and self._opens_unique(config, reading)
+        opens = 0
+        if byte == OPEN_ARRAY and reading.mode not in (STRING, KEY):
+            opens = self._opens_unique(config, reading)
         following = step(reading, byte, opens)
         return None if following is None else Place(config, following)
 
-    def _opens_unique(self, config: int, reading: Reading) -> bool:
-        """Whether the array that has just begun is unique: whether a stack says more than the open arrays do."""
+    def _opens_unique(self, config: int, reading: Reading) -> int:
+        """What `step` wants to know of an array that has just begun: whether a stack says more than the open arrays."""
         if not self._distinct.unique_arrays:
-            return False
+            return 0
         count, level = 0, reading.level
         while level is not None:
-            count += level.is_unique
+            count += level.unique > 0
             level = level.below
-        return self._depth(config) > count
+        depth, is_free = self._depth(config)
+        return 1 + is_free if depth > count else 0
 
-    def _depth(self, config: int) -> int:
-        """In how many unique arrays a configuration is.
+    def _depth(self, config: int) -> tuple[int, bool]:
+        """In how many unique arrays a configuration is, and whether the innermost is free.
 
         Raises:
             GrammarLimitError: its ways of reading the text do not agree about that.
@@ -95,22 +122,25 @@ class DistinctMemory:
             tables = self._automaton.tables
             start = tables.config[config, FIRST]
             stacks = {int(key) >> 32 for key in tables.elements[start : start + tables.config[config, LENGTH]]}
-            depths = {self._unique_below(tables.stack, stack) for stack in stacks}
-            if len(depths) > 1:
+            found = {self._unique_below(tables.stack, stack) for stack in stacks}
+            if len({depth for depth, _ in found}) > 1:
                 raise GrammarLimitError(
                     "an array may be read with uniqueItems or without",
                     hint="say uniqueItems in all alternatives, or tell them apart earlier",
                 )
-            known = self._depths[config] = depths.pop()
+            known = self._depths[config] = max(found)[0], all(free for _, free in found)
         return known
 
-    def _unique_below(self, stacks: Array, stack: int) -> int:
-        count = 0
+    def _unique_below(self, stacks: Array, stack: int) -> tuple[int, bool]:
+        count, is_free = 0, False
         while stack:
             row = stacks[stack]
-            count += row[COUNT] == CALLED and int(row[RETURN_TO]) in self._distinct.unique_arrays
+            back = int(row[RETURN_TO])
+            if row[COUNT] == CALLED and back in self._distinct.unique_arrays:
+                is_free = is_free if count else back in self._distinct.free_arrays
+                count += 1
             stack = int(row[PARENT])
-        return count
+        return count, is_free
 
     def needed(self, place: Place, enough: int = 0) -> int:
         """An upper bound of the tokens, EOS included, that completion takes; INFINITE where there is no way.
@@ -143,71 +173,157 @@ class DistinctMemory:
 
     def _following(self, place: Place) -> Iterator[Place]:
         """The places one byte on, likely ends first."""
-        possible = self._automaton.next_bytes(place.config)
-        if place.reading.mode not in (STRING, KEY):
-            others = {byte for byte in possible if byte not in BLANKS}
-            possible = [byte for byte in possible if byte in others or self._says_something(place.config, byte, others)]
-        for byte in sorted(possible, key=CLOSERS.find, reverse=True):
+        in_text = place.reading.mode in (STRING, KEY)
+        for byte in self._next_bytes(place.config):
+            if byte in BLANKS and not in_text and not self._says_something(place.config, byte):
+                continue
             following = self._step(place.config, place.reading, byte)
             if following is not None:
                 yield following
 
-    def _says_something(self, config: int, blank: int, others: set[int]) -> bool:
-        """Whether a blank takes away something that could come instead; else it leads nowhere."""
-        following = self._automaton.after_byte(config, blank)
-        return not others or (following >= 0 and not others <= set(self._automaton.next_bytes(following)))
+    def _next_bytes(self, config: int) -> list[int]:
+        """The bytes that might follow, likely ends first."""
+        known = self._bytes.get(config)
+        if known is None:
+            known = self._bytes[config] = sorted(self._automaton.next_bytes(config), key=CLOSERS.find, reverse=True)
+        return known
+
+    def _says_something(self, config: int, blank: int) -> bool:
+        """Whether a blank takes away something that could come instead, or must come; else it leads nowhere."""
+        known = self._blanks.get((config, blank))
+        if known is None:
+            others = set(self._next_bytes(config)) - BLANKS
+            following = self._automaton.after_byte(config, blank)
+            known = not others or (following >= 0 and not others <= set(self._next_bytes(following)))
+            self._blanks[config, blank] = known
+        return known
 
     def _at_risk(self, reading: Reading) -> bool:
         return may_repeat(reading, self._distinct.finite_names)
 
     def lives(self, place: Place, limit: int) -> bool:
         """Whether completion takes at most `limit` tokens."""
+        if limit >= UNLIMITED and self._is_free(place.reading) and self._has_choice(place):
+            return True
         return not self._at_risk(place.reading) or self.needed(place, limit) <= limit
+
+    def _is_free(self, reading: Reading) -> bool:
+        """Whether nothing can run out: neither names, nor the items of the open arrays that are unique."""
+        level = reading.level
+        while level is not None and level.unique != 1:
+            level = level.below
+        return level is None and not self._distinct.finite_names
+
+    def _has_choice(self, place: Place) -> bool:
+        """Whether there are plainly ways on where nothing can run out: before a value, or within a free text."""
+        mode = place.reading.mode
+        if mode not in (STRING, KEY):
+            return mode in (VALUE, MEMBER) and (place.reading.level is None or place.reading.level.unique > 0)
+        return self._is_plain(place.config)
+
+    def _is_plain(self, config: int) -> bool:
+        """Whether plain text changes nothing."""
+        return all(self._automaton.after_byte(config, byte) == config for byte in b"a 0~")
+
+    def is_outside(self, place: Place) -> bool:
+        """Whether nothing but keys must not come again here, and they cannot run out."""
+        level = place.reading.level
+        return not self._distinct.finite_names and (level is None or not level.is_kept)
+
+    def forbid_opening(self, row: Array, place: Place) -> None:
+        """As `forbid`, where a place is outside: tokens that begin an array and repeat an item."""
+        forbidden = self._failing(row, _joint_tokens(self._automaton.vocabulary).opening, place, UNLIMITED)
+        _clear(row, forbidden)
 
     def forbid(self, row: Array, place: Place, limit: int) -> bool:
         """Clear the bits of tokens of a mask after which more than `limit` tokens would be needed, or none would do.
 
         Returns whether any was set.
         """
-        vocabulary = self._automaton.vocabulary
-        forbidden = []
-        mode = place.reading.mode
-        joint = _joint_tokens(vocabulary)
-        several = joint.quoted if mode in (STRING, KEY) else joint.listed
-        bits = row[several >> 5] >> (several & 31) & 1
-        for token in several[bits != 0].tolist():
-            following = self.after(place, vocabulary.tokens[token] or b"")
-            if following is None or not self.lives(following, limit):
-                forbidden.append(token)
-        if mode not in (STRING, KEY) or self._at_risk(place.reading):
-            self._search_tokens(row, place, limit, forbidden)
-        for token in forbidden:
-            row[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
-        return bool(forbidden)
+        in_text = place.reading.mode in (STRING, KEY)
+        joint = _joint_tokens(self._automaton.vocabulary)
+        forbidden: list[int] = []
+        if not in_text:
+            forbidden += self._failing(row, joint.listed, place, limit)
+        elif limit >= UNLIMITED and self._is_free(place.reading):
+            forbidden += self._failing(row, joint.several, place, limit)
+        elif self._is_plain(place.config):
+            forbidden += self._failing(row, joint.several, place, limit)
+            self._search_exits(place, limit, forbidden)
+        else:
+            forbidden += self._failing(row, joint.quoted, place, limit)
+        if not in_text or self._at_risk(place.reading):
+            trie = self._automaton.vocabulary.trie
+            self._search(trie, place, limit, lambda node: forbidden.extend(self._allowed(row, node)))
+        return _clear(row, forbidden)
 
-    def _search_tokens(self, row: Array, place: Place, limit: int, forbidden: list[int]) -> None:
-        """Follow all tokens as long as they begin what came before, or stand between values."""
-        trie = self._automaton.vocabulary.trie
-        todo: list[tuple[int, int, Place]] = [(0, len(trie.byte), place)]
+    def _failing(self, row: Array, tokens: Array, place: Place, limit: int) -> list[int]:
+        """Those of some tokens that a mask allows and this forbids."""
+        spelled, failing = self._automaton.vocabulary.tokens, []
+        for token in tokens[(row[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist():
+            following = self.after(place, spelled[token] or b"")
+            if following is None or not self.lives(following, limit):
+                failing.append(token)
+        return failing
+
+    def _search_exits(self, place: Place, limit: int, forbidden: list[int]) -> None:
+        """Tokens that end a text which is not one that came before, and go on: by what stands behind the quote."""
+        config = self._automaton.after_byte(place.config, QUOTE)
+        if config < 0:
+            return
+        plain = self._automaton.vocabulary.plain_text
+        behind = Place(config, with_fresh_text(place.reading))
+
+        def forbid_group(node: int) -> None:
+            group = int(plain.exits.token[node])
+            if group >= 0:
+                forbidden.extend(plain.group_tokens[plain.group_start[group] : plain.group_start[group + 1]].tolist())
+
+        if not self.lives(behind, limit):
+            forbid_group_0 = plain.group_tokens[: plain.group_start[1]]
+            forbidden.extend(forbid_group_0.tolist())
+        self._search(plain.exits, behind, limit, forbid_group)
+
+    def _search(self, trie: TokenTrie, place: Place, limit: int, forbid: Callable[[int], None]) -> None:
+        """Follow a trie as long as it begins what came before, or stands between values; `forbid` is given nodes."""
+        todo = [(node, place) for node in self._first_nodes(trie, place)]
         while todo:
-            node, stop, here = todo.pop()
-            while node < stop:
-                end, byte = int(trie.end[node]), int(trie.byte[node])
-                if self._automaton.after_byte(here.config, byte) < 0:
-                    node = end
-                    continue
-                following = self._step(here.config, here.reading, byte)
-                if following is None:
-                    forbidden += [token for inner in range(node, end) for token in self._allowed(row, inner)]
-                else:
-                    risky = self._at_risk(following.reading)
-                    if risky:
-                        tokens = self._allowed(row, node)
-                        if tokens and self.needed(following, limit) > limit:
-                            forbidden += tokens
-                    if node + 1 < end and (risky or following.reading.mode not in (STRING, KEY, SCALAR)):
-                        todo.append((node + 1, end, following))
-                node = end
+            node, here = todo.pop()
+            following = self._step(here.config, here.reading, int(trie.byte[node]))
+            end = int(trie.end[node])
+            if following is None:
+                if self._automaton.after_byte(here.config, int(trie.byte[node])) >= 0:
+                    for inner in range(node, end):
+                        forbid(inner)
+                continue
+            risky = self._at_risk(following.reading)
+            if (
+                risky
+                and trie.token[node] >= 0
+                and not (self._is_idle(here, int(trie.byte[node]), following, limit) or self.lives(following, limit))
+            ):
+                forbid(node)
+            in_text = following.reading.mode in (STRING, KEY)
+            if risky or (not in_text and following.reading.mode != SCALAR):
+                letters = _letters_of(following.reading) if in_text and node + 1 < end else _ALL_BYTES
+                node += 1
+                while node < end:
+                    if letters[trie.byte[node]]:
+                        todo.append((node, following))
+                    node = int(trie.end[node])
+
+    def _is_idle(self, here: Place, byte: int, following: Place, limit: int) -> bool:
+        """Whether a blank has changed nothing where tokens do not count: there is a way on as there was before."""
+        if limit < UNLIMITED or following.reading is not here.reading:
+            return False
+        return not self._says_something(here.config, byte)
+
+    def _first_nodes(self, trie: TokenTrie, place: Place) -> list[int]:
+        """The nodes of first bytes that may come, and may matter."""
+        row = self._automaton.tables.transitions[place.config] != DEAD
+        if place.reading.mode in (STRING, KEY):
+            row = row & _letters_of(place.reading)
+        return [node for node in trie.root[row].tolist() if node >= 0]
 
     def _allowed(self, row: Array, node: int) -> list[int]:
         """The tokens of a node of the trie that a mask allows."""
@@ -220,14 +336,43 @@ class DistinctMemory:
         return found
 
 
+def _letters_of(reading: Reading) -> Array:
+    """bool[256]: bytes that may spell what came before, escapes included."""
+    if ends_in_escape(reading.partial) or b"\\u" in reading.partial[-6:]:
+        return _ALL_BYTES
+    letters = np.zeros(256, np.bool_)
+    letters[[QUOTE, BACKSLASH]] = True
+    level = reading.level
+    while level is not None:
+        for key in level.keys:
+            letters[list(key)] = True
+        for value in level.values if level.unique else ():
+            letters[list(letters_of(value))] = True
+        level = level.below
+    return letters
+
+
+def _clear(row: Array, tokens: list[int]) -> bool:
+    """Clear bits of a mask; whether there were any to clear."""
+    for token in tokens:
+        row[token >> 5] &= ~np.int32(np.uint32(1 << (token & 31)).astype(np.int32))
+    return bool(tokens)
+
+
 @lru_cache(maxsize=8)
 def _joint_tokens(vocabulary: Vocabulary) -> JointTokens:
-    quoted, listed = [], []
-    for token_id, token in enumerate(vocabulary.tokens):
-        _, quote, behind = (token or b"").partition(b'"')
-        if quote and (b'"' in behind or b"," in behind):
+    several, quoted, listed, opening = [], [], [], []
+    blob, starts = vocabulary.token_bytes
+    places = np.flatnonzero((blob == QUOTE) | (blob == COMMA))
+    for token_id in np.unique(np.searchsorted(starts, places, side="right") - 1).tolist():
+        token = vocabulary.tokens[token_id] or b""
+        quotes, (_, _, behind) = token.count(b'"'), token.partition(b'"')
+        if quotes >= 3:
+            several.append(token_id)
+        if quotes >= 2 or (quotes and b"," in behind):
             quoted.append(token_id)
+        if quotes >= 2 or b"," in token[1:]:
             listed.append(token_id)
-        elif token and b"," in token[1:]:
-            listed.append(token_id)
-    return JointTokens(np.array(quoted, np.int64), np.array(listed, np.int64))
+        if b"," in token.partition(b"[")[2]:
+            opening.append(token_id)
+    return JointTokens(*(np.array(ids, np.int64) for ids in (several, quoted, listed, opening)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 from decimal import Decimal
+from functools import lru_cache
 from typing import NamedTuple
 
 QUOTE, BACKSLASH, COMMA, COLON = 0x22, 0x5C, 0x2C, 0x3A
@@ -27,6 +28,7 @@ class Level(NamedTuple):
     """An open container.
 
     Attributes:
+        unique: above 0, no two items of an array may be equal; 2: and items that differ cannot run out.
         is_kept: its values are kept, because it is unique or lies in an array that is.
         keys: the finished keys of an object, as they are spelled; the last may still be without a value.
         values: the finished items or values, where they are kept.
@@ -34,7 +36,7 @@ class Level(NamedTuple):
 
     below: Level | None
     is_object: bool
-    is_unique: bool
+    unique: int
     is_kept: bool
     keys: tuple[bytes, ...] = ()
     values: tuple[Value, ...] = ()
@@ -51,11 +53,11 @@ class Reading(NamedTuple):
 START = Reading(None, VALUE, b"")
 
 
-def step(reading: Reading, byte: int, opens_unique: bool) -> Reading | None:
+def step(reading: Reading, byte: int, opens: int) -> Reading | None:
     """After one more byte; None where a key or a unique item has come again.
 
     Args:
-        opens_unique: the items of the array that this byte begins, if it begins one, must be unique.
+        opens: `unique` of the array that this byte begins, if it begins one.
     """
     level, mode, partial = reading
     if mode in (STRING, KEY):
@@ -66,7 +68,7 @@ def step(reading: Reading, byte: int, opens_unique: bool) -> Reading | None:
         if byte not in b",]} \t\n\r":
             return Reading(level, SCALAR, partial + bytes((byte,)))
         ended = _with_value(level, scalar_value(partial))
-        return None if ended is None else step(ended, byte, opens_unique)
+        return None if ended is None else step(ended, byte, opens)
     if byte in (CLOSE, CLOSE_ARRAY):
         assert level is not None
         return _with_value(level.below, _container(level) if level.is_kept else ("", None))
@@ -75,10 +77,10 @@ def step(reading: Reading, byte: int, opens_unique: bool) -> Reading | None:
     if byte == QUOTE:
         return Reading(level, KEY if mode == MEMBER else STRING, b"")
     if byte == OPEN:
-        return Reading(Level(level, True, False, level is not None and level.is_kept), MEMBER, b"")
+        return Reading(Level(level, True, 0, level is not None and level.is_kept), MEMBER, b"")
     if byte == OPEN_ARRAY:
-        kept = opens_unique or (level is not None and level.is_kept)
-        return Reading(Level(level, False, opens_unique, kept), VALUE, b"")
+        kept = opens > 0 or (level is not None and level.is_kept)
+        return Reading(Level(level, False, opens, kept), VALUE, b"")
     return Reading(level, SCALAR, bytes((byte,)))
 
 
@@ -117,7 +119,32 @@ def _container(level: Level) -> Value:
 def _with_value(level: Level | None, value: Value) -> Reading | None:
     """A value has ended in a container."""
     if level is not None and level.is_kept:
-        if level.is_unique and value in level.values:
+        if level.unique and value in level.values:
             return None
         level = level._replace(values=(*level.values, value))
     return Reading(level, AFTER, b"")
+
+
+def with_fresh_text(reading: Reading) -> Reading:
+    """As if the string or key that is being read had ended, and were none that came before."""
+    level, mode, _ = reading
+    if mode == KEY:
+        assert level is not None
+        return Reading(level._replace(keys=(*level.keys, b'"')), BEFORE_COLON, b"")  # no key is a bare quote
+    ended = _with_value(level, ("fresh", None))
+    assert ended is not None
+    return ended
+
+
+@lru_cache(maxsize=4096)
+def letters_of(value: Value) -> frozenset[int]:
+    """The bytes of all texts and names in a value, as they are spelled without escapes."""
+    kind, content = value
+    if kind == "text":
+        return frozenset(str(content).encode("utf-8", "surrogatepass"))
+    parts: frozenset[int] = frozenset()
+    if kind == "array" and isinstance(content, tuple):
+        parts = parts.union(*map(letters_of, content))
+    elif kind == "object" and isinstance(content, frozenset):
+        parts = parts.union(*(letters_of(one).union(name) for name, one in content))
+    return parts

@@ -131,7 +131,12 @@ class Matcher:
     def _fill_distinct(self, distinct: DistinctMemory, row: Array, budget: int | None) -> None:
         """`fill_mask` where more than keys must differ, or keys may run out."""
         automaton, config = self._here()
-        row[:] = automaton.mask(config).bits
+        mask = automaton.mask(config)
+        row[:] = mask.bits
+        if budget is None and distinct.is_outside(self._places[-1]):
+            self._forbid_repeated_keys(row, mask)
+            distinct.forbid_opening(row, self._places[-1])
+            return
         distinct.forbid(row, self._places[-1], INFINITE - 1)
         if budget is not None:
             free = row.copy()
@@ -175,6 +180,8 @@ class Matcher:
             if place is None or not self._distinct.lives(place, INFINITE - 1):
                 return False
             self._places.append(place)
+            if ended_key:
+                self._keys_at.append(len(self._tokens))
         elif ended_key:
             if self._may_repeat(token_id) and self._keys_so_far().would_repeat(token_id):
                 return False

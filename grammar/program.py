@@ -109,10 +109,12 @@ class Distinct:
 
     Attributes:
         unique_arrays: the states to which arrays with unique items return: a frame on the stack tells them.
+        free_arrays: those of them whose items cannot run out, not even when some of one has been read.
         finite_names: there are keys that were not declared whose names can run out.
     """
 
     unique_arrays: frozenset[int]
+    free_arrays: frozenset[int]
     finite_names: bool
 
 
@@ -158,7 +160,7 @@ class ProgramBuilder:
         self._code = array("i")
         self._edges = array("i")
         self._has_other_keys = False
-        self._unique_arrays: list[int] = []
+        self._unique_arrays: dict[int, bool] = {}
         self.finite_names = False
         self._tails: dict[tuple[ByteRanges, int], int] = {}
         self.rules: dict[Hashable, int] = {}  # for those who place a rule at most once
@@ -305,11 +307,11 @@ class ProgramBuilder:
         self._set(state, Op.RESERVE, count, then)
         return state
 
-    def unique_array(self, items: int) -> int:
+    def unique_array(self, items: int, *, is_free: bool) -> int:
         """A state that calls `items`, to which the items of an array and what ends it belong; they must differ."""
         back = self.reserve()
         self.set_split(back, [self.accept])
-        self._unique_arrays.append(back)
+        self._unique_arrays[back] = is_free
         return self.call(items, back)
 
     def literal(self, text: bytes, then: int) -> int:
@@ -377,5 +379,6 @@ class ProgramBuilder:
         code.flags.writeable = edges.flags.writeable = False
         distinct = None
         if self._unique_arrays or self.finite_names:
-            distinct = Distinct(frozenset(self._unique_arrays), self.finite_names)
+            free = frozenset(back for back, is_free in self._unique_arrays.items() if is_free)
+            distinct = Distinct(frozenset(self._unique_arrays), free, self.finite_names)
         return Program(code, edges, start, self._has_other_keys, distinct)

@@ -44,7 +44,7 @@ def may_repeat(reading: Reading, finite_names: bool) -> bool:
     here: Level | None = level
     while here is not None:
         begun = inner or mode in (STRING, SCALAR, VALUE)
-        if here.is_unique and begun and any(_could_be(inner[::-1], reading, one) for one in here.values):
+        if here.unique and begun and any(_could_be(inner[::-1], reading, one) for one in here.values):
             return True
         inner.append(here)
         here = here.below

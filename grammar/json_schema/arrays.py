@@ -9,7 +9,7 @@ from typing import Any
 
 from structgen.grammar.errors import GrammarLimitError, UnsupportedSchemaError
 from structgen.grammar.json_schema.any_order import Left, Parts, place_any_order
-from structgen.grammar.json_schema.domains import all_values, reserve_for
+from structgen.grammar.json_schema.domains import all_values, are_free, reserve_for
 from structgen.grammar.json_schema.layout import Layout
 from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, Shape, conjoin
@@ -49,7 +49,9 @@ class Arrays:
                 return self._of_values(values, shape, depth)
         builder = self.builder
         inner = self._inside(shape, depth, self._reserve(shape))
-        return builder.literal(b"[", builder.unique_array(inner))
+        schemas = {*shape.prefix, shape.rest}
+        is_free = not shape.contains and all(are_free(self.shapes(schema), self.shapes) for schema in schemas)
+        return builder.literal(b"[", builder.unique_array(inner, is_free=is_free))
 
     def _bracketed(self, shape: ArrayShape, depth: int, reserve: int) -> int:
         return self.builder.literal(b"[", self._inside(shape, depth, reserve))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,9 +12,11 @@ from structgen.grammar.json_schema.name_rules import words_of
 from structgen.grammar.json_schema.shapes import ArrayShape, Conjunction, ObjectShape, Shape, TextShape
 from structgen.grammar.json_schema.values import json_key
 from structgen.grammar.number_automaton import number_dfa
-from structgen.grammar.word_count import lengths_of_words
+from structgen.grammar.word_count import can_run_out, lengths_of_words
 
 MAX_VALUES = 1_000
+FREE_COUNT = 1_000_000  # so many values are as good as infinitely many
+FREE_LENGTH = 64  # a limit that no token reaches which only begins a text
 MAX_DEPTH = 4  # of members and items that are looked into
 
 Expand = Callable[[Conjunction], tuple[Shape, ...]]
@@ -124,3 +127,26 @@ def lengths_needed(count: int) -> int:
         length += 1
         words += 62**length
     return length
+
+
+def are_free(shapes: tuple[Shape, ...], expand: Expand) -> bool:
+    """Whether there are values without end in each of some shapes, also when a few characters of one have been read."""
+    return bool(shapes) and all(_is_free(shape, expand) for shape in shapes)
+
+
+def _is_free(shape: Shape, expand: Expand) -> bool:
+    if shape.values is not None or shape.null or shape.boolean:
+        return False
+    if shape.number is not None and not shape.number.is_free:
+        return False
+    if shape.text is not None and not _is_free_text(shape.text):
+        return False
+    if shape.array is not None:
+        return False
+    return shape.object is None or _objects(shape.object, FREE_COUNT, expand, 0) is not None
+
+
+def _is_free_text(text: TextShape) -> bool:
+    if text.most is not None and text.most < FREE_LENGTH:
+        return False
+    return (not text.patterns and not text.formats) or not can_run_out(words_of(replace(text, most=None)))

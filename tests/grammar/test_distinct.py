@@ -210,7 +210,7 @@ def read(text: bytes) -> Reading | None:
     reading: Reading | None = START
     for place, byte in enumerate(text):
         assert reading is not None
-        reading = step(reading, byte, text[place + 1 : place + 2] == b" ")
+        reading = step(reading, byte, int(text[place + 1 : place + 2] == b" "))
         if reading is None:
             return None
     return reading
