@@ -135,7 +135,7 @@ def are_free(shapes: tuple[Shape, ...], expand: Expand) -> bool:
 
 
 def _is_free(shape: Shape, expand: Expand) -> bool:
-    if shape.values is not None or shape.null or shape.boolean:
+    if shape.values is not None or shape.null or shape.true or shape.false:
         return False
     if shape.number is not None and not shape.number.is_free:
         return False
@@ -149,4 +149,4 @@ def _is_free(shape: Shape, expand: Expand) -> bool:
 def _is_free_text(text: TextShape) -> bool:
     if text.most is not None and text.most < FREE_LENGTH:
         return False
-    return (not text.patterns and not text.formats) or not can_run_out(words_of(replace(text, most=None)))
+    return text.is_counted or not can_run_out(words_of(replace(text, most=None)))
