@@ -42,7 +42,7 @@ class Objects:
             return self.builder.literal(b"{", self.layout.opened(depth, self.builder.fail, self._empty()))
         if self.any_order:
             return self._in_any_order(members, left, depth)
-        if left == (0, None):
+        if left == (0, None) and not members.some:
             return self._in_plain_order(members, depth)
         return self._in_order(members, required, left, depth)
 

@@ -33,6 +33,12 @@ NAMES = ["a", "b", "c"]
 TEXTS = ["", "a", "ab", "b", "2020-01-01", "10.0.0.1", "cab"]
 SCALARS: list[Any] = [None, True, False, 0, 1, 2, -1, 5, 1.5, 0.25, *TEXTS]
 PATTERNS = ["^a", "b$", "^[ab]*$", "^.$", "a"]
+DRAFTS = [
+    *(f"http://json-schema.org/draft-0{number}/schema#" for number in (6, 7)),
+    *(f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12")),
+]
+# Other spellings of numbers: they need not be accepted, but they must not get around a negation.
+SPELLINGS = ["1.0", "2.0", "-1.0", "0.0", "-0.0", "1e0", "10E-1", "1.50", "0.250", "5.000", "2E0", "0e5"]
 # Every byte: what is written need not be ASCII.
 BYTES = Vocabulary([bytes([byte]) for byte in range(256)] + [None], [256])
 
@@ -48,6 +54,8 @@ class SchemaMaker:
         schema = self.schema(3)
         if isinstance(schema, dict) and self.definitions:
             schema["$defs"] = self.definitions
+        if isinstance(schema, dict) and self.chance.random() < 0.4:
+            schema["$schema"] = self.chance.choice(DRAFTS)
         return schema
 
     def schema(self, depth: int) -> Any:
@@ -144,7 +152,8 @@ class SchemaMaker:
                 made[name] = self.schema(depth)
         elif kind == "dependencies":
             names = self.chance.sample(NAMES, 2)
-            made["dependentRequired"] = {name: self.chance.sample(NAMES, 1) for name in names}
+            keyword = self.chance.choice(["dependencies", "dependentRequired"])
+            made[keyword] = {name: self.chance.sample(NAMES, 1) for name in names}
         elif kind == "dependentSchemas":
             made[kind] = {self.chance.choice(NAMES): self.schema(depth)}
         elif kind == "$ref":
@@ -204,6 +213,9 @@ def check(seed: int) -> bool:
         text = json.dumps(value)
         accepted = any_order is not None and accepts(any_order, text)
         assert accepted == validator.is_valid(text), f"seed {seed}: {text} under {shown}"
+    for text in SPELLINGS:
+        accepted = any_order is not None and accepts(any_order, text)
+        assert not accepted or validator.is_valid(text), f"seed {seed}: {text} under {shown}"
     for grammar in (any_order, ordered):
         for _ in range(WALKS if grammar is not None else 0):
             assert grammar is not None
