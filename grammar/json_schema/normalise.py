@@ -29,7 +29,7 @@ from structgen.grammar.json_schema.values import json_key
 MAX_SHAPES = 2_000
 MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
 MAX_WORK = 200_000  # intersections of two shapes, and shapes looked at: a few seconds
-MAX_COMPARED = 50_000  # pairs of shapes, of which the one is left out that is a part of the other
+MAX_COMPARED = 12_000  # pairs of shapes, of which the one is left out that is a part of the other
 MAX_PROOFS = 3  # proofs of emptiness inside of one another
 
 Shapes = tuple[Shape, ...]
