@@ -8,7 +8,7 @@ states at all).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from structgen.grammar.charset import CharSet, contains
@@ -29,6 +29,7 @@ class CharDFA:
     classes: tuple[CharSet, ...]
     rows: tuple[tuple[int, ...], ...]
     accepting: frozenset[int]
+    _known: dict[int, int] = field(default_factory=dict, compare=False, repr=False)  # classes of characters met so far
 
     @property
     def is_empty(self) -> bool:
@@ -39,13 +40,17 @@ class CharDFA:
         if self.is_empty:
             return False
         state = 0
-        for char in text:
-            code = ord(char)
-            found = next((i for i, one in enumerate(self.classes) if contains(one, code)), None)
-            state = -1 if found is None else self.rows[state][found]
+        for code in map(ord, text):
+            found = self._known.get(code)
+            if found is None:
+                found = self._known[code] = self._class_of(code)
+            state = self.rows[state][found] if found >= 0 else -1
             if state < 0:
                 return False
         return state in self.accepting
+
+    def _class_of(self, code: int) -> int:
+        return next((i for i, one in enumerate(self.classes) if contains(one, code)), -1)
 
     def shortest(self) -> int:
         """The length in characters of the shortest word. The language must not be empty."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from operator import add
 
+import numpy as np
+import numpy.typing as npt
+
 from structgen.grammar.char_dfa import MAX_WORK, CharDFA, minimised, refuse_many, trimmed
 from structgen.grammar.charset import CharSet
 from structgen.grammar.errors import GrammarLimitError
+from structgen.grammar.tables import INFINITE
+
+Lengths = npt.NDArray[np.int32]
 
 _DEAD = -(1 << 60)  # stays below zero, whatever is added
 
@@ -58,41 +64,40 @@ def _product(one: CharDFA, other: CharDFA, *, difference: bool) -> CharDFA:
     return minimised(trimmed(CharDFA(tuple(pairs.values()), tuple(rows), accepting)))
 
 
-def word_lengths(dfa: CharDFA) -> tuple[list[list[int | None]], int]:
-    """For each state and k, the least length of a word from there that is at least k; None when there is none.
+def word_lengths(dfa: CharDFA) -> tuple[Lengths, int]:
+    """For each state and k, the least length of a word from there that is at least k; INFINITE when there is none.
 
     Which states have a word of length k is a sequence of sets that ends in a circle; the rows are as long as the
-    way into it and once around. Returns the rows and the length of the circle: beyond the end of its row, an entry
-    is the one a whole number of rounds before it, plus those rounds.
+    way into it and once around. Returns int32[states, k] and the length of the circle: beyond the end of its row, an
+    entry is the one a whole number of rounds before it, plus those rounds.
 
     Raises:
         GrammarLimitError: the circle is too long.
     """
-    successors = [sum(1 << target for target in {t for t in row if t >= 0}) for row in dfa.rows]
-    layers: list[int] = []
-    places: dict[int, int] = {}
-    layer = sum(1 << state for state in dfa.accepting)
-    while layer not in places:
-        places[layer] = len(layers)
-        layers.append(layer)
-        if len(layers) * len(dfa.rows) > MAX_WORK:
+    size = len(dfa.rows)
+    table = np.array(dfa.rows, np.int32)
+    layer = np.zeros(size + 1, np.bool_)  # the last place is that of -1
+    layer[list(dfa.accepting)] = True
+    layers: list[npt.NDArray[np.bool_]] = []
+    places: dict[bytes, int] = {}
+    while (key := layer.tobytes()) not in places:
+        places[key] = len(layers)
+        layers.append(layer[:size])
+        if len(layers) * size > MAX_WORK:
             raise GrammarLimitError(
                 "the lengths of the texts that match are too irregular to be limited",
                 hint="drop minLength or maxLength",
             )
-        layer = sum(1 << state for state, mask in enumerate(successors) if mask & layer)
-    count, period = len(layers), len(layers) - places[layer]
-    rows: list[list[int | None]] = []
-    for state in range(len(dfa.rows)):
-        row: list[int | None] = [None] * count
-        # In the circle, the next length may lie one round ahead.
-        following = next((k + period for k in range(count - period, count) if layers[k] >> state & 1), None)
-        for k in range(count - 1, -1, -1):
-            if layers[k] >> state & 1:
-                following = k
-            row[k] = following
-        rows.append(row)
-    return rows, period
+        layer = np.append(layer[table].any(axis=1), False)
+    count, period = len(layers), len(layers) - places[key]
+    lengths = np.empty((size, count), np.int32)
+    following = np.full(size, INFINITE, np.int32)
+    for k in range(count - 1, count - 1 - period, -1):  # in the circle, the next length may lie one round ahead
+        following[layers[k]] = k + period
+    for k in range(count - 1, -1, -1):
+        following[layers[k]] = k
+        lengths[:, k] = following
+    return lengths, period
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,6 @@ from structgen.grammar.regex_tree import (
     nullable,
     repeat,
 )
-from structgen.grammar.tables import INFINITE
 
 Edges = list[tuple[int, int, int]]
 
@@ -267,7 +266,7 @@ def place_limited(
                 builder.set_ranges(bodies[chars], spelling(builder, chars, builder.accept))
     width = max((_cheapest_spelling(chars) for chars in bodies), default=1)
     for state, entry in enumerate(entries):
-        row = [INFINITE if length is None else length for length in lengths[state]]
+        row = lengths[state].tolist()
         fields = (then, least, -1 if most is None else most, width, len(row), period, len(moves[state]))
         targets = [number for target, chars in moves[state] for number in (bodies[chars], entries[target])]
         builder.set_text(entry, fields, row, targets)

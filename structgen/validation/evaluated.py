@@ -33,7 +33,9 @@ def evaluated_items(validator: Any, instance: list[Any], schema: Any) -> set[int
     items = schema.get("items")
     if "unevaluatedItems" in schema or isinstance(items, dict | bool):
         return everything
-    prefix = schema.get("prefixItems", items if isinstance(items, list) else [])
+    prefix = items if isinstance(items, list) else []
+    if "prefixItems" in validator.VALIDATORS:
+        prefix = schema.get("prefixItems", prefix)
     if isinstance(items, list) and "additionalItems" in schema:
         return everything
     indexes = set(range(min(len(prefix), len(instance))))

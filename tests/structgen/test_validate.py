@@ -230,6 +230,12 @@ def test_wrong_options_are_refused() -> None:
         Validator({}, default_dialect="http://example.com")
 
 
+def test_prefix_items_evaluate_nothing_before_2020() -> None:
+    schema = {"prefixItems": [True], "unevaluatedItems": False}
+    assert Validator({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}).is_valid("[1]")
+    assert not Validator({"$schema": "https://json-schema.org/draft/2019-09/schema", **schema}).is_valid("[1]")
+
+
 @pytest.mark.parametrize("policy", ["assert", "annotate"])
 def test_unevaluated_properties_see_through_references(policy: FormatPolicy) -> None:
     schema = {
