@@ -29,13 +29,14 @@ MAX_DEPTH = 3_000
 class Place:
     """A schema at a pointer, or its negation: then it says that the schema does not hold."""
 
-    __slots__ = ("_opposite", "negated", "pointer", "resource", "schema", "scope")
+    __slots__ = ("_opposite", "negated", "options", "pointer", "resource", "schema", "scope")
 
     def __init__(self, schema: Any, pointer: str, resource: str, scope: tuple[str, ...] = ()) -> None:
         self.schema = schema
         self.pointer = pointer
         self.resource = resource  # pointer of the nearest enclosing schema with an `$id`
         self.scope = scope  # resources with dynamic anchors on the way here, each once, the outermost first
+        self.options: tuple[Place, ...] = ()  # of an anyOf that no document spells
         self.negated = False
         self._opposite: Place | None = None
 
@@ -45,7 +46,7 @@ class Place:
         found = self._opposite
         if found is None:
             found = self._opposite = Place(self.schema, self.pointer, self.resource, self.scope)
-            found.negated = not self.negated
+            found.options, found.negated = self.options, not self.negated
             found._opposite = self
         return found
 
@@ -93,6 +94,7 @@ class SchemaDocument:
         self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
         self._constants: dict[tuple[str, int], Place] = {}
         self._never: dict[str, Place] = {}
+        self._either: dict[tuple[Place, ...], Place] = {}
         self._checked: set[str] = set()
         self._check(self.root, "", "")
 
@@ -124,6 +126,15 @@ class SchemaDocument:
         found = self._constants.get(key)
         if found is None:
             found = self._constants[key] = Place({"enum": [value]}, pointer, "")
+        return found
+
+    def either(self, options: tuple[Place, ...], pointer: str) -> Place:
+        """A schema that allows what any of some places allows."""
+        found = self._either.get(options)
+        if found is None:
+            resources = " ".join(option.resource for option in options)
+            found = self._either[options] = Place({"anyOf": [one.schema for one in options]}, pointer, resources)
+            found.options = options
         return found
 
     def never(self, pointer: str) -> Place:

@@ -15,13 +15,14 @@ from typing import Any
 from structgen.grammar.errors import GrammarLimitError, UnsatisfiableError, UnsupportedSchemaError
 from structgen.grammar.json_schema.assertions import own_shape
 from structgen.grammar.json_schema.conditions import conditional, dependencies
-from structgen.grammar.json_schema.disjoint import are_disjoint, is_nothing, without_empty_parts
+from structgen.grammar.json_schema.disjoint import are_disjoint, is_nothing
 from structgen.grammar.json_schema.document import Place, SchemaDocument
 from structgen.grammar.json_schema.exclusive import exactly_one, not_exactly_one
 from structgen.grammar.json_schema.fitting import Fitting
 from structgen.grammar.json_schema.negation import Negation
+from structgen.grammar.json_schema.pruning import Pruning, only_object
 from structgen.grammar.json_schema.sameness import Sameness
-from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape, conjoin, is_never
+from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape
 from structgen.grammar.json_schema.some_members import SomeMembers
 from structgen.grammar.json_schema.unevaluated import Evaluation, has_unevaluated
 from structgen.grammar.json_schema.values import json_key
@@ -29,7 +30,6 @@ from structgen.grammar.json_schema.values import json_key
 MAX_SHAPES = 2_000
 MAX_NESTING = 150  # schemas combined in one place: allOf in anyOf in $ref ...
 MAX_WORK = 200_000  # intersections of two shapes, and shapes looked at: a few seconds
-MAX_COMPARED = 12_000  # pairs of shapes, of which the one is left out that is a part of the other
 MAX_PROOFS = 3  # proofs of emptiness inside of one another
 
 Shapes = tuple[Shape, ...]
@@ -46,7 +46,7 @@ class Normaliser:
         self._members = SomeMembers(document, self.shapes_if_finite)
         self._expanded: dict[Place, Shapes] = {}
         self._known: dict[Conjunction, Shapes] = {}
-        self._shorter: dict[Conjunction, Conjunction] = {}
+        self._pruning = Pruning(self.sameness, self._members, self.shapes_if_finite)
         self._open: dict[Place, None] = {}
         self._proofs = 0
         self._work = 0
@@ -78,7 +78,7 @@ class Normaliser:
             shape = replace(shape, values=self._fitting.values(shape))
         elif shape.object is not None and shape.object.some:
             objects = self._members.settled(shape.object)
-            shapes = [replace(shape if index == 0 else _only(one), object=one) for index, one in enumerate(objects)]
+            shapes = [replace(shape if index == 0 else only_object(), object=one) for index, one in enumerate(objects)]
             return shapes or self._settled(replace(shape, object=None))
         return () if shape.is_nothing else (shape,)
 
@@ -136,55 +136,9 @@ class Normaliser:
 
     def pruned(self, shapes: Iterable[Shape]) -> Shapes:
         """Without what is provably empty, and without shapes that are parts of others."""
-        kept: list[Shape] = []
-        for shape in shapes:
-            self._work += 1
-            for one in map(self._simplified, self._with_listed_members(shape)):
-                if one.values is None:
-                    one = without_empty_parts(one, self.shapes_if_finite)
-                elif is_nothing(one, self.shapes_if_finite):
-                    continue
-                if not one.is_nothing:
-                    kept.append(one)
-        return _without_parts_of_others(kept)
-
-    def _with_listed_members(self, shape: Shape) -> Iterable[Shape]:
-        """Settled, where no name but those listed is possible: later intersections will not add any."""
-        wanted = shape.object
-        if wanted is None or not wanted.some or wanted.patterns or not is_never(wanted.other_schema()):
-            return (shape,)
-        objects = self._members.settled(wanted)
-        return [replace(shape if index == 0 else _only(one), object=one) for index, one in enumerate(objects)] or (
-            replace(shape, object=None),
-        )
-
-    def _simplified(self, shape: Shape) -> Shape:
-        """The shape with shorter schemas of members, so that more shapes are seen to be parts of others."""
-        wanted = shape.object
-        if wanted is None:
-            return shape
-        members = tuple((name, self._shortened(schema)) for name, schema in wanted.members)
-        return shape if members == wanted.members else replace(shape, object=replace(wanted, members=members))
-
-    def _shortened(self, schema: Conjunction) -> Conjunction:
-        """Without negations of what the rest excludes anyway."""
-        if len(schema) < 2 or not any(place.negated or place.is_never for place in schema):
-            return schema
-        known = self._shorter.get(schema)
-        if known is None:
-            asked, schema = schema, tuple(dict.fromkeys(map(self.sameness.first, schema)))
-            never = next((place for place in schema if place.is_never), None)
-            given = tuple(place for place in schema if not place.negated)
-            known = (never,) if never is not None else tuple(
-                place for place in schema
-                if not place.negated or not given or not self._is_nothing(conjoin(given, (place.opposite,)))
-            )  # fmt: skip
-            self._shorter[asked] = known
-        return known
-
-    def _is_nothing(self, schema: Conjunction) -> bool:
-        """A proof that nothing is valid under all of a conjunction."""
-        return all(is_nothing(shape, self.shapes_if_finite) for shape in self.shapes_if_finite(schema))
+        given = tuple(shapes)
+        self._work += len(given)
+        return self._pruning.pruned(given)
 
     def union(self, parts: Iterable[Shapes], place: Place) -> Shapes:
         """Any of several disjunctions: equal shapes once, the values of shapes that differ in nothing else together."""
@@ -311,11 +265,9 @@ class Normaliser:
             yield shapes
 
     def children(self, place: Place, keyword: str) -> list[Place]:
+        if place.options:
+            return list(place.options) if keyword == "anyOf" else []
         return [self.document.child(place, keyword, index) for index in range(len(place.schema.get(keyword, ())))]
-
-    def admits(self, conjunction: Conjunction, value: Any) -> bool:
-        """Whether a value is valid against a conjunction."""
-        return self._fitting.admits(conjunction, value)
 
 
 def _has_branches(place: Place) -> bool:
@@ -324,21 +276,3 @@ def _has_branches(place: Place) -> bool:
 
 def _requires_members(shapes: Shapes) -> bool:
     return len(shapes) == 1 and shapes[0].object is not None and bool(shapes[0].object.required)
-
-
-def _without_parts_of_others(shapes: list[Shape]) -> Shapes:
-    kept: list[Shape] = []
-    compared = 0
-    for one in shapes:
-        compared += len(kept)
-        if compared > MAX_COMPARED:
-            kept.append(one)
-        elif not any(other.covers(one) for other in kept):
-            kept = [other for other in kept if not one.covers(other)]
-            kept.append(one)
-    return tuple(kept)
-
-
-def _only(wanted: object) -> Shape:
-    """A shape for objects alone, whose object is to be set."""
-    return replace(ANYTHING, null=False, true=False, false=False, number=None, text=None, array=None)

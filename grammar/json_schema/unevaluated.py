@@ -103,13 +103,11 @@ class Evaluation:
         )
 
     def _items_left(self, child: Place, evaluated: Evaluated) -> Conjunction:
+        """What an item behind the prefix must be: one that contains has matched, or one under the schema."""
         if not evaluated.matching or child.is_always:
             return (child,)
-        if child.is_never and len(evaluated.matching) == 1:
-            return tuple(evaluated.matching)
-        raise UnsupportedSchemaError(
-            "unevaluatedItems with a schema beside contains is not enforced", pointer=child.pointer, hint="use false"
-        )
+        options = sorted(evaluated.matching, key=lambda place: place.pointer)
+        return (self._document.either((*options, child), child.pointer),)
 
     def _failing(self, child: Place, evaluated: Evaluated) -> Shapes:
         """That something is not evaluated and fails its schema."""
