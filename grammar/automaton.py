@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +31,11 @@ from structgen.grammar.tables import (
     IN_TOKENS,
     INFINITE,
     KEY_ENDS,
+    LENGTH,
     LIMIT,
     NEEDED,
     STACKS,
+    START,
     UNKNOWN,
     Array,
     Tables,
@@ -176,6 +178,14 @@ class Automaton:
         """The bytes that might follow and are tokens by themselves; some may lead nowhere."""
         row = (self.tables.transitions[config] != DEAD) & (self.vocabulary.trie.byte_cost == 1)
         return [int(byte) for byte in np.flatnonzero(row)]
+
+    def with_stacks(self, config: int, stacks: Collection[int]) -> int:
+        """The configuration of those pairs of another that have one of some stacks."""
+        with self._lock:
+            start = int(self.tables.config[config, START])
+            pairs = self.tables.elements[start : start + int(self.tables.config[config, LENGTH])]
+            pairs = pairs[np.isin(pairs >> 32, list(stacks))]
+            return self._retry(lambda: entries.with_pairs(self._handle.address, pairs))
 
     def is_final(self, config: int) -> bool:
         return bool(self.tables.config[config, FINAL])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.json_reading import (
     BACKSLASH,
     BLANKS,
@@ -31,6 +30,7 @@ from structgen.grammar.json_reading import (
     ends_in_escape,
     letters_of,
     step,
+    unlike,
     with_fresh_text,
 )
 from structgen.grammar.ops import CALLED
@@ -72,7 +72,7 @@ class DistinctMemory:
     def __init__(self, automaton: Automaton, distinct: Distinct) -> None:
         self._automaton = automaton
         self._distinct = distinct
-        self._depths: dict[int, tuple[int, bool]] = {}
+        self._known_frames: dict[int, dict[int, frozenset[int]]] = {}
         self._bytes: dict[int, list[int]] = {}
         self._blanks: dict[tuple[int, int], bool] = {}
 
@@ -91,56 +91,61 @@ class DistinctMemory:
         return Place(config, reading)
 
     def _step(self, config: int, reading: Reading, byte: int) -> Place | None:
-        config = self._automaton.after_byte(config, byte)
-        if config < 0:
+        after = self._automaton.after_byte(config, byte)
+        if after < 0:
             return None
-        opens = 0
         if byte == OPEN_ARRAY and reading.mode not in (STRING, KEY):
-            opens = self._opens_unique(config, reading)
-        following = step(reading, byte, opens)
-        return None if following is None else Place(config, following)
+            frames = self._new_frames(config, after)
+            is_free = all(self._return_of(frame) in self._distinct.free_arrays for frame in frames)
+            following = step(reading, byte, frames, is_free)
+        else:
+            following = step(reading, byte)
+        if following is None:
+            return self._without_unique(config, reading, byte)
+        return Place(after, following)
 
-    def _opens_unique(self, config: int, reading: Reading) -> int:
-        """What `step` wants to know of an array that has just begun: whether a stack says more than the open arrays."""
+    def _without_unique(self, config: int, reading: Reading, byte: int) -> Place | None:
+        """On where an item has come again, for those ways of reading the text by which it may."""
+        for frames, changed in unlike(reading):
+            following = step(changed, byte)
+            if following is not None:
+                config = self._without_frames(config, frames)
+                after = self._automaton.after_byte(config, byte) if config >= 0 else DEAD
+                return Place(after, following) if after >= 0 else None
+        return None
+
+    def _without_frames(self, config: int, frames: frozenset[int]) -> int:
+        """The configuration of those pairs that have none of some frames on their stacks; DEAD when none is left."""
+        found = [stack for stack, nodes in self._frames(config).items() if nodes.isdisjoint(frames)]
+        return self._automaton.with_stacks(config, found) if found else DEAD
+
+    def _new_frames(self, before: int, after: int) -> frozenset[int]:
+        """The frames of unique arrays that a byte has pushed."""
         if not self._distinct.unique_arrays:
-            return 0
-        count, level = 0, reading.level
-        while level is not None:
-            count += level.unique > 0
-            level = level.below
-        depth, is_free = self._depth(config)
-        return 1 + is_free if depth > count else 0
+            return frozenset()
+        old: set[int] = set().union(*self._frames(before).values())
+        return frozenset(max(nodes) for nodes in self._frames(after).values() if nodes and max(nodes) not in old)
 
-    def _depth(self, config: int) -> tuple[int, bool]:
-        """In how many unique arrays a configuration is, and whether the innermost is free.
-
-        Raises:
-            GrammarLimitError: its ways of reading the text do not agree about that.
-        """
-        known = self._depths.get(config)
+    def _frames(self, config: int) -> dict[int, frozenset[int]]:
+        """The stacks of a configuration, each with those of its frames that tell unique arrays."""
+        known = self._known_frames.get(config)
         if known is None:
             tables = self._automaton.tables
             start = tables.config[config, FIRST]
             stacks = {int(key) >> 32 for key in tables.elements[start : start + tables.config[config, LENGTH]]}
-            found = {self._unique_below(tables.stack, stack) for stack in stacks}
-            if len({depth for depth, _ in found}) > 1:
-                raise GrammarLimitError(
-                    "an array may be read with uniqueItems or without",
-                    hint="say uniqueItems in all alternatives, or tell them apart earlier",
-                )
-            known = self._depths[config] = max(found)[0], all(free for _, free in found)
+            known = self._known_frames[config] = {stack: self._frames_below(stack) for stack in stacks}
         return known
 
-    def _unique_below(self, stacks: Array, stack: int) -> tuple[int, bool]:
-        count, is_free = 0, False
+    def _frames_below(self, stack: int) -> frozenset[int]:
+        rows, found = self._automaton.tables.stack, []
         while stack:
-            row = stacks[stack]
-            back = int(row[RETURN_TO])
-            if row[COUNT] == CALLED and back in self._distinct.unique_arrays:
-                is_free = is_free if count else back in self._distinct.free_arrays
-                count += 1
-            stack = int(row[PARENT])
-        return count, is_free
+            if rows[stack, COUNT] == CALLED and self._return_of(stack) in self._distinct.unique_arrays:
+                found.append(stack)
+            stack = int(rows[stack, PARENT])
+        return frozenset(found)
+
+    def _return_of(self, stack: int) -> int:
+        return int(self._automaton.tables.stack[stack, RETURN_TO])
 
     def needed(self, place: Place, enough: int = 0) -> int:
         """An upper bound of the tokens, EOS included, that completion takes; INFINITE where there is no way.
@@ -203,6 +208,8 @@ class DistinctMemory:
 
     def lives(self, place: Place, limit: int) -> bool:
         """Whether completion takes at most `limit` tokens."""
+        if self._automaton.cost(place.config) > limit:
+            return False
         if limit >= UNLIMITED and self._is_free(place.reading) and self._has_choice(place):
             return True
         return not self._at_risk(place.reading) or self.needed(place, limit) <= limit
@@ -286,30 +293,34 @@ class DistinctMemory:
 
     def _search(self, trie: TokenTrie, place: Place, limit: int, forbid: Callable[[int], None]) -> None:
         """Follow a trie as long as it begins what came before, or stands between values; `forbid` is given nodes."""
-        todo = [(node, place) for node in self._first_nodes(trie, place)]
+        # With each node, the configuration after the bytes before it if nothing is taken out: what the mask goes by.
+        todo = [(node, place, place.config) for node in self._first_nodes(trie, place)]
         while todo:
-            node, here = todo.pop()
-            following = self._step(here.config, here.reading, int(trie.byte[node]))
-            end = int(trie.end[node])
-            if following is None:
-                if self._automaton.after_byte(here.config, int(trie.byte[node])) >= 0:
-                    for inner in range(node, end):
-                        forbid(inner)
+            node, here, config = todo.pop()
+            byte, end = int(trie.byte[node]), int(trie.end[node])
+            config = self._automaton.after_byte(config, byte)
+            if config < 0:
                 continue
-            risky = self._at_risk(following.reading)
+            following = self._step(here.config, here.reading, byte)
+            if following is None:
+                for inner in range(node, end):
+                    forbid(inner)
+                continue
+            in_text = following.reading.mode in (STRING, KEY)
+            risky = following.config != config or self._at_risk(following.reading)
             if (
                 risky
                 and trie.token[node] >= 0
-                and not (self._is_idle(here, int(trie.byte[node]), following, limit) or self.lives(following, limit))
+                and not (self._is_idle(here, byte, following, limit) or self.lives(following, limit))
             ):
                 forbid(node)
-            in_text = following.reading.mode in (STRING, KEY)
             if risky or (not in_text and following.reading.mode != SCALAR):
-                letters = _letters_of(following.reading) if in_text and node + 1 < end else _ALL_BYTES
+                is_narrow = in_text and node + 1 < end and following.config == config
+                letters = _letters_of(following.reading) if is_narrow else _ALL_BYTES
                 node += 1
                 while node < end:
                     if letters[trie.byte[node]]:
-                        todo.append((node, following))
+                        todo.append((node, following, config))
                     node = int(trie.end[node])
 
     def _is_idle(self, here: Place, byte: int, following: Place, limit: int) -> bool:

@@ -50,6 +50,15 @@ def start_config(automaton: Any, state: int) -> int:
 
 
 @lean
+def with_pairs(automaton: Any, pairs: Array) -> int:
+    """The configuration with exactly these pairs (int64[n])."""
+    reached = tables_at(automaton)
+    for index in range(len(pairs)):
+        reached.work[1, index] = pairs[index]
+    return configuration.intern(reached, len(pairs))
+
+
+@lean
 def single_byte(automaton: Any, config: int) -> int:
     """See `configuration.single_byte`."""
     return configuration.single_byte(tables_at(automaton), config)

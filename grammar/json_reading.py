@@ -8,7 +8,7 @@ arrays that are said to be unique, do not come twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple
@@ -29,6 +29,7 @@ class Level(NamedTuple):
 
     Attributes:
         unique: above 0, no two items of an array may be equal; 2: and items that differ cannot run out.
+        frames: of a unique array, the frames on the stacks of an automaton that tell it.
         is_kept: its values are kept, because it is unique or lies in an array that is.
         keys: the finished keys of an object, as they are spelled; the last may still be without a value.
         values: the finished items or values, where they are kept.
@@ -37,6 +38,7 @@ class Level(NamedTuple):
     below: Level | None
     is_object: bool
     unique: int
+    frames: frozenset[int]
     is_kept: bool
     keys: tuple[bytes, ...] = ()
     values: tuple[Value, ...] = ()
@@ -53,11 +55,11 @@ class Reading(NamedTuple):
 START = Reading(None, VALUE, b"")
 
 
-def step(reading: Reading, byte: int, opens: int) -> Reading | None:
+def step(reading: Reading, byte: int, frames: frozenset[int] = frozenset(), is_free: bool = False) -> Reading | None:
     """After one more byte; None where a key or a unique item has come again.
 
     Args:
-        opens: `unique` of the array that this byte begins, if it begins one.
+        frames, is_free: of the array that this byte begins, if it begins one. Without frames it is not unique.
     """
     level, mode, partial = reading
     if mode in (STRING, KEY):
@@ -68,7 +70,7 @@ def step(reading: Reading, byte: int, opens: int) -> Reading | None:
         if byte not in b",]} \t\n\r":
             return Reading(level, SCALAR, partial + bytes((byte,)))
         ended = _with_value(level, scalar_value(partial))
-        return None if ended is None else step(ended, byte, opens)
+        return None if ended is None else step(ended, byte, frames, is_free)
     if byte in (CLOSE, CLOSE_ARRAY):
         assert level is not None
         return _with_value(level.below, _container(level) if level.is_kept else ("", None))
@@ -77,10 +79,10 @@ def step(reading: Reading, byte: int, opens: int) -> Reading | None:
     if byte == QUOTE:
         return Reading(level, KEY if mode == MEMBER else STRING, b"")
     if byte == OPEN:
-        return Reading(Level(level, True, 0, level is not None and level.is_kept), MEMBER, b"")
+        return Reading(Level(level, True, 0, frozenset(), level is not None and level.is_kept), MEMBER, b"")
     if byte == OPEN_ARRAY:
-        kept = opens > 0 or (level is not None and level.is_kept)
-        return Reading(Level(level, False, opens, kept), VALUE, b"")
+        kept = bool(frames) or (level is not None and level.is_kept)
+        return Reading(Level(level, False, (1 + is_free) * bool(frames), frames, kept), VALUE, b"")
     return Reading(level, SCALAR, bytes((byte,)))
 
 
@@ -123,6 +125,20 @@ def _with_value(level: Level | None, value: Value) -> Reading | None:
             return None
         level = level._replace(values=(*level.values, value))
     return Reading(level, AFTER, b"")
+
+
+def unlike(reading: Reading) -> Iterator[tuple[frozenset[int], Reading]]:
+    """The reading as if arrays in which a value may end now were not unique, each with the frames of these arrays."""
+    level = reading.level
+    if level is None:
+        return
+    below = level.below
+    if level.unique:
+        yield level.frames, reading._replace(level=level._replace(unique=0))
+    if below is not None and below.unique:
+        outer = below._replace(unique=0)
+        yield below.frames, reading._replace(level=level._replace(below=outer))
+        yield below.frames | level.frames, reading._replace(level=level._replace(below=outer, unique=0))
 
 
 def with_fresh_text(reading: Reading) -> Reading:

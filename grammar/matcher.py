@@ -88,11 +88,13 @@ class Matcher:
         self._follow_distinct(automaton)
         if self._distinct is not None:
             self._places = [_certain(self._distinct.after(self._places[-1], self._prefix))]
+            self._configs = [config := self._places[-1].config]
         for token in self._tokens[: len(self._tokens) - self.is_terminated]:
             config = automaton.after_token(config, token)
             self._configs.append(config)
             if self._distinct is not None:
                 self._places.append(_certain(self._distinct.after(self._places[-1], self._spelled(token))))
+                self._configs[-1] = config = self._places[-1].config
 
     def fill_mask(self, row: Array, budget: int | None = None) -> None:
         """Write the mask of the tokens that may come next.
@@ -180,6 +182,7 @@ class Matcher:
             if place is None or not self._distinct.lives(place, INFINITE - 1):
                 return False
             self._places.append(place)
+            following = place.config
             if ended_key:
                 self._keys_at.append(len(self._tokens))
         elif ended_key:
@@ -209,6 +212,7 @@ class Matcher:
             if place is None or not self._distinct.lives(place, INFINITE - 1):
                 return False
             self._places = [place]
+            following = place.config
         self._configs[-1] = following
         self._prefix = whole
         self._keys_at = [-1]

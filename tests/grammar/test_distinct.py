@@ -182,6 +182,59 @@ def test_whole_texts(bytes_only: Vocabulary) -> None:
         assert matcher.accept_string(f"[{text}]") == (text in different), text
 
 
+UNIQUE_OR_NOT = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": [1, 2, "a"]}, "maxItems": 3},
+    ]
+}
+NESTED = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "array", "uniqueItems": True, "items": {"anyOf": [{"$ref": "#"}, {"maxProperties": 1}]}},
+    },
+}
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+def test_unique_or_not(whitespace: str, small_vocabulary: Vocabulary, allowed: Allowed) -> None:
+    """What is read with uniqueItems and without goes on without where an item has come again."""
+    compiled = Grammar.from_json_schema(UNIQUE_OR_NOT, whitespace=whitespace).compile(small_vocabulary)
+    oracle, chance = Draft202012Validator(UNIQUE_OR_NOT), random.Random(whitespace)
+    for text in (
+        "[1,1]",
+        "[1,2,1]",
+        "[1,2,3,4]",
+        '[1,"a",1]',
+        "[3,3]",
+        "[1,1,2,2]",
+        "[1,2,1,2]",
+        "[1,1,3]",
+        "[1,2,3,3]",
+    ):
+        matcher = compiled.matcher()
+        assert (matcher.accept_string(text) and matcher.is_complete) == oracle.is_valid(json.loads(text)), text
+    for _ in range(6):
+        matcher = compiled.matcher()
+        while not matcher.is_terminated:
+            mask = allowed(matcher)
+            assert mask
+            assert mask == tried(matcher)
+            few = [one for one in mask if set(small_vocabulary.tokens[one] or b"") <= set(b"[]12,") and len(mask) > 1]
+            assert matcher.accept(chance.choice(sorted(few or mask)))
+        made = b"".join(small_vocabulary.tokens[one] or b"" for one in matcher.tokens[:-1])
+        assert oracle.is_valid(json.loads(made)), made
+
+
+def test_unique_or_not_in_each_other(bytes_only: Vocabulary) -> None:
+    compiled = Grammar.from_json_schema(NESTED, property_order="any").compile(bytes_only)
+    oracle = Draft202012Validator(NESTED)
+    for inner in ("[1,1]", "[{},{}]", '[{"s":[{},{}]}]', '[{"s":[{},{}]},{"s":[{},{}]}]', '[{"a":1},{"a":1.0}]'):
+        for text in (f'{{"s":{inner}}}', f'{{"s":[{{"s":{inner}}}]}}', f'{{"s":[{{"s":{inner},"b":1}}]}}'):
+            matcher = compiled.matcher()
+            assert (matcher.accept_string(text) and matcher.is_complete) == oracle.is_valid(json.loads(text)), text
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -210,7 +263,7 @@ def read(text: bytes) -> Reading | None:
     reading: Reading | None = START
     for place, byte in enumerate(text):
         assert reading is not None
-        reading = step(reading, byte, int(text[place + 1 : place + 2] == b" "))
+        reading = step(reading, byte, frozenset([1]) if text[place + 1 : place + 2] == b" " else frozenset())
         if reading is None:
             return None
     return reading
