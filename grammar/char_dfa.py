@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from structgen.grammar.charset import CharSet, contains
+from structgen.grammar.charset import CharSet, contains, union
 from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.refinement import representatives
 
@@ -155,11 +155,17 @@ def trimmed(dfa: CharDFA) -> CharDFA:
 
 
 def minimised(dfa: CharDFA) -> CharDFA:
-    """Merge equivalent states, unless there are too many for that to pay."""
-    if len(dfa.rows) < 2 or len(dfa.rows) > MAX_MINIMISED:
+    """Merge equivalent states, unless there are too many for that to pay, and classes that lead to the same states."""
+    if 1 < len(dfa.rows) <= MAX_MINIMISED:
+        first = representatives(dfa.rows, dfa.accepting)
+        dfa = dfa if first is None else _renumbered(dfa, first)
+    columns: dict[tuple[int, ...], list[CharSet]] = {}
+    for chars, column in zip(dfa.classes, zip(*dfa.rows, strict=True), strict=False):
+        columns.setdefault(column, []).append(chars)
+    if not dfa.rows or len(columns) == len(dfa.classes):
         return dfa
-    first = representatives(dfa.rows, dfa.accepting)
-    return dfa if first is None else _renumbered(dfa, first)
+    classes = tuple([union(*sets) for sets in columns.values()])
+    return CharDFA(classes, tuple(zip(*columns, strict=True)), dfa.accepting)
 
 
 def _renumbered(dfa: CharDFA, representative: list[int]) -> CharDFA:
