@@ -13,7 +13,8 @@ from structgen.grammar.json_schema.sameness import Sameness
 from structgen.grammar.json_schema.shapes import ANYTHING, Conjunction, Shape, conjoin, is_never
 from structgen.grammar.json_schema.some_members import SomeMembers
 
-MAX_COMPARED = 12_000  # pairs of shapes, of which the one is left out that is a part of the other
+# Pairs of shapes, of which the one is left out that is a part of the other: at once, and in one document (a second).
+MAX_COMPARED, MAX_COMPARED_IN_ALL = 12_000, 100_000
 
 Shapes = tuple[Shape, ...]
 
@@ -26,6 +27,7 @@ class Pruning:
         self._members = members
         self._expand = expand
         self._shorter: dict[Conjunction, Conjunction] = {}
+        self._compared = 0
 
     def pruned(self, shapes: Iterable[Shape]) -> Shapes:
         """Without what is provably empty, and without shapes that are parts of others."""
@@ -38,7 +40,7 @@ class Pruning:
                     continue
                 if not one.is_nothing:
                     kept.append(one)
-        return _without_parts_of_others(kept)
+        return self._without_parts_of_others(kept)
 
     def _with_listed_members(self, shape: Shape) -> Iterable[Shape]:
         """Settled, where no name but those listed is possible: later intersections will not add any."""
@@ -78,18 +80,18 @@ class Pruning:
         """A proof that nothing is valid under all of a conjunction."""
         return all(is_nothing(shape, self._expand) for shape in self._expand(schema))
 
-
-def _without_parts_of_others(shapes: list[Shape]) -> Shapes:
-    kept: list[Shape] = []
-    compared = 0
-    for one in shapes:
-        compared += len(kept)
-        if compared > MAX_COMPARED:
-            kept.append(one)
-        elif not any(other.covers(one) for other in kept):
-            kept = [other for other in kept if not one.covers(other)]
-            kept.append(one)
-    return tuple(kept)
+    def _without_parts_of_others(self, shapes: list[Shape]) -> Shapes:
+        kept: list[Shape] = []
+        compared = 0
+        for one in shapes:
+            compared += len(kept)
+            if compared > MAX_COMPARED or self._compared + compared > MAX_COMPARED_IN_ALL:
+                kept.append(one)
+            elif not any(other.covers(one) for other in kept):
+                kept = [other for other in kept if not one.covers(other)]
+                kept.append(one)
+        self._compared += compared
+        return tuple(kept)
 
 
 def only_object() -> Shape:
