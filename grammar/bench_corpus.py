@@ -170,18 +170,18 @@ def read(compiled: CompiledGrammar, text: str) -> str:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Stop after so many seconds, at the next step of the interpreter."""
+    """Stop after so many seconds of the processor, at the next step of the interpreter."""
 
     def stop(*_: Any) -> None:
         raise TimeoutReached
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _print(order: str, account: Account, schemas: int) -> None:
