@@ -161,7 +161,7 @@ def test_unknown_words_are_exit_2(run: Run, arguments: list[str]) -> None:
 BAD_SCHEMAS = {
     "broken": ('{"type": ', ""),
     "unknown type": ('{"properties": {"a": {"type": "stringg"}}}', "/properties/a/type"),
-    "not enforceable": ('{"properties": {"n": {"uniqueItems": true}}}', "/properties/n"),
+    "not enforceable": ('{"properties": {"n": {"$ref": "https://example.com/other"}}}', "/properties/n"),
     "matches nothing": (
         '{"type": "object", "properties": {"n": {"minimum": 5, "maximum": 4, "type": "integer"}}, "required": ["n"]}',
         "",
