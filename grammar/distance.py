@@ -195,7 +195,7 @@ def _evaluate(code: Array, edges: Array, costs: Array, distance: Array, unit: in
     elif op == RESERVE:
         best = np.int64(distance[b, unit]) + (a if unit == IN_TOKENS else 0)
     elif op == KEY_END:
-        best = np.int64(distance[b, unit]) + (DETOUR if unit == IN_TOKENS else 0)
+        best = np.int64(distance[b, unit]) + (DETOUR if unit == IN_TOKENS and code[state, 3] == 0 else 0)
     return saturate(best)
 
 

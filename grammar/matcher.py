@@ -125,9 +125,12 @@ class Matcher:
             self.mask_was_narrowed = mask.narrowed
             if mask.ends_key and self._forbid_repeated_keys(row, mask) and not row.any():
                 # The key must not end here: one more character, then it may.
-                mask = automaton.mask_within(config, budget + DETOUR - 1)
-                row[:] = mask.bits
-                self._forbid_repeated_keys(row, mask, also_spelled=True)
+                more = DETOUR - 1
+                while not row.any() and more < INFINITE:  # a pattern may ask for more
+                    mask = automaton.mask_within(config, budget + more)
+                    row[:] = mask.bits
+                    self._forbid_repeated_keys(row, mask, also_spelled=True)
+                    more *= 4
             self._compiled.keep_within_bounds()
 
     def _fill_distinct(self, distinct: DistinctMemory, row: Array, budget: int | None) -> None:

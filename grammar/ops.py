@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from structgen.grammar.program import Interior, LimitField, Op, TextField
+from structgen.grammar.program import KEY_DETOUR, Interior, LimitField, Op, TextField
 
 BYTE, RANGES, SPLIT, CALL = int(Op.BYTE), int(Op.RANGES), int(Op.SPLIT), int(Op.CALL)
 RETURN, LOOP, OBJECT, CHOOSE, CLOSE = int(Op.RETURN), int(Op.LOOP), int(Op.OBJECT), int(Op.CHOOSE), int(Op.CLOSE)
@@ -21,5 +21,4 @@ FILLERS, FIRST_FILLER = int(LimitField.FILLERS), int(LimitField.FIRST_FILLER)
 # The count of a frame that a CALL pushed: where it returns to may itself be a LOOP or an OBJECT.
 CALLED = -2
 
-# A key that has come before may not end where it is: one more character, up to two more tokens.
-DETOUR = 2
+DETOUR = KEY_DETOUR

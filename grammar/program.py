@@ -19,7 +19,8 @@ RANGES, EXCEPT), or are followed without consuming anything (the others). A fram
     EXCEPT  a = offset into edges, b = number of (byte, next) pairs, c = the BYTE or RANGES state that reads all others
     TEXT    a = offset into edges, see `TextField`: one state of a character automaton whose words are limited in
             length. A frame (TEXT, n) says: the character being read is number n and leads to this state
-    KEY_END goes to b; configurations behind it are marked, since a key that was not declared has just ended
+    KEY_END goes to b; configurations behind it are marked, since a key that was not declared has just ended. With
+            c = 1, what a detour around a key costs is counted in front of the key
     RESERVE goes to b, and holds a more tokens ready than what follows needs
     CLOSE   goes to b when all required members were seen, and enough of all, and forgets them; a = the OBJECT state
 
@@ -42,6 +43,9 @@ from structgen.grammar.charset import ByteRanges, CharSet, utf8_sequences
 from structgen.grammar.errors import GrammarLimitError
 
 MAX_STATES = 4_000_000
+
+# A key that has come before may not end where it is: one more character, up to two more tokens.
+KEY_DETOUR = 2
 
 
 class Op(IntEnum):
@@ -162,6 +166,7 @@ class ProgramBuilder:
         self._has_other_keys = False
         self._unique_arrays: dict[int, bool] = {}
         self.finite_names = False
+        self._key_calls: list[int] = []
         self._tails: dict[tuple[ByteRanges, int], int] = {}
         self.rules: dict[Hashable, int] = {}  # for those who place a rule at most once
         self.fail = self.reserve()
@@ -299,6 +304,24 @@ class ProgramBuilder:
     def call(self, callee: int, then: int) -> int:
         return self._add(_CALL, callee, then)
 
+    def call_key(self, key: int, then: int) -> int:
+        """A call of the rule of a key that was not declared."""
+        state = self.call(key, then)
+        self._key_calls.append(state)
+        return state
+
+    def _reserve_before_keys(self) -> None:
+        """Count what a detour around a key costs in front of it, not at its end.
+
+        Who looks for ways around what came before (`distinct.py`) spends it on the way.
+        """
+        ops = np.array(self._code, np.int32)[::4]
+        for state in np.flatnonzero(ops == Op.KEY_END).tolist():
+            self._code[(state << 2) + 3] = 1
+        for state in self._key_calls:
+            _, key, then, _ = self._code[state << 2 : (state + 1) << 2]
+            self._set(state, Op.RESERVE, KEY_DETOUR, self.call(key, then))
+
     def reserve_tokens(self, count: int, then: int) -> int:
         """A state before which bounds are `count` tokens higher than what follows needs, should that be detained."""
         if count == 0:
@@ -374,11 +397,12 @@ class ProgramBuilder:
         return self.sequences(utf8_sequences(chars), then)
 
     def finish(self, start: int) -> Program:
+        distinct = None
+        if self._unique_arrays or self.finite_names:
+            self._reserve_before_keys()
+            free = frozenset(back for back, is_free in self._unique_arrays.items() if is_free)
+            distinct = Distinct(frozenset(self._unique_arrays), free, self.finite_names)
         code = np.frombuffer(self._code, dtype=np.int32).reshape(-1, 4) if self._code else np.zeros((0, 4), np.int32)
         edges = np.frombuffer(self._edges, dtype=np.int32) if self._edges else np.zeros(0, np.int32)
         code.flags.writeable = edges.flags.writeable = False
-        distinct = None
-        if self._unique_arrays or self.finite_names:
-            free = frozenset(back for back, is_free in self._unique_arrays.items() if is_free)
-            distinct = Distinct(frozenset(self._unique_arrays), free, self.finite_names)
         return Program(code, edges, start, self._has_other_keys, distinct)

@@ -116,7 +116,9 @@ class Arrays:
         Raises:
             UnsupportedSchemaError: there may be fewer values.
         """
-        least = max(shape.least, sum(least for _, least, _ in shape.contains))
+        least = shape.least
+        if shape.contains:
+            least = max(least, len(shape.prefix) + sum(least for _, least, _ in shape.contains))
         if least < 2:
             return 0
         schemas = {shape.item(index) for index in range(min(least, len(shape.prefix) + 1))}
@@ -205,10 +207,11 @@ class _Contains:
     def _wanted(self, schema: Conjunction, counted: list[tuple[Left, bool]]) -> list[Conjunction]:
         """The alternatives for an item that is counted for some of the schemas."""
         alternatives = [schema]
-        for (one, _, _), ((_, most), is_counted) in zip(self._shape.contains, counted, strict=True):
+        for (one, _, _), ((least, most), is_counted) in zip(self._shape.contains, counted, strict=True):
             if is_counted:
                 alternatives = [conjoin(wanted, one) for wanted in alternatives]
-            elif most is not None:
+            elif most is not None or (least > 0 and self._shape.unique):
+                # Of unique items, one that matches in another spelling must not be taken for one that does not.
                 alternatives = [conjoin(wanted, (place.opposite,)) for wanted in alternatives for place in one]
         return alternatives
 

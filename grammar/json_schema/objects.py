@@ -17,7 +17,7 @@ from structgen.grammar.json_schema.scalars import Scalars
 from structgen.grammar.json_schema.shapes import Conjunction
 from structgen.grammar.json_string import quoted
 from structgen.grammar.program import ProgramBuilder
-from structgen.grammar.word_count import can_run_out
+from structgen.grammar.word_count import can_run_out, lengths_of_words
 
 RuleOf = Callable[[Conjunction, int], int]  # (schema, depth) -> first state of its rule
 
@@ -192,8 +192,25 @@ class Objects:
             else:
                 self.builder.finite_names |= can_run_out(other.language)
                 key = self.scalars.key_of(other.language)
-            choices.append(self.builder.call(key, self._member(b"", other.schema, depth, after)))
+            called = self.builder.call_key(key, self._member(b"", other.schema, depth, after))
+            choices.append(self.builder.reserve_tokens(self._reserve(members, other), called))
         return self.builder.split(choices) if choices else self.builder.fail
+
+    @staticmethod
+    def _reserve(members: Members, other: OtherNames) -> int:
+        """How many more tokens than the shortest a name may take, when as many as must come are there.
+
+        Raises:
+            UnsupportedSchemaError: it may be very many.
+        """
+        if members.least < 2 or other.language is None:
+            return 0
+        length = lengths_of_words(other.language, members.least, same=False)
+        if length is None:
+            raise UnsupportedSchemaError(
+                f"it is not certain that {members.least} short names match this pattern", hint="leave out minProperties"
+            )
+        return length
 
     def _in_any_order(self, members: Members, left: Left, depth: int) -> int:
         if left not in ((0, None), (1, None)) and members.words is not None and 0 < members.words < left[0]:

@@ -232,3 +232,11 @@ def test_a_budget_inside_a_string(bytes_only: Vocabulary, allowed: Allowed) -> N
     matcher.accept(ord('"'))
     assert allowed(matcher, 1) == {256}
     assert not narrowed(matcher)
+
+
+def test_keys_that_can_only_be_made_longer_by_much(bytes_only: Vocabulary, allowed: Allowed) -> None:
+    """Then a budget may be overdrawn, rather than that nothing is left."""
+    schema = {"type": "object", "patternProperties": {"^(?:abc)+$": {"type": "null"}}, "additionalProperties": False}
+    matcher = Grammar.from_json_schema(schema, whitespace="compact").compile(bytes_only).matcher()
+    assert all(matcher.accept(byte) for byte in b'{"abc":null,"abc')
+    assert allowed(matcher, matcher.min_tokens_to_complete) == {ord("a")}
