@@ -43,7 +43,7 @@ class Normaliser:
         self.document = document
         self.sameness = Sameness(document)
         self._fitting = Fitting(self.shapes)
-        self._members = SomeMembers(document, self.shapes_if_finite)
+        self._members = SomeMembers(document, self.shapes_if_finite, self.shapes)
         self._expanded: dict[Place, Shapes] = {}
         self._known: dict[Conjunction, Shapes] = {}
         self._pruning = Pruning(self.sameness, self._members, self.shapes_if_finite)

@@ -33,10 +33,11 @@ Expand = Callable[[Conjunction], tuple[Shape, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SomeMembers:
-    """Settles objects on behalf of a normaliser; `expand` may say "anything" where it does not know."""
+    """Settles objects on behalf of a normaliser; `expand` may say "anything" where it does not know, `exact` raises."""
 
     document: SchemaDocument
     expand: Expand
+    exact: Expand
     _languages: dict[Conjunction, NameLanguage] = field(default_factory=dict)
 
     def settled(self, wanted: ObjectShape) -> list[ObjectShape]:
@@ -68,7 +69,7 @@ class SomeMembers:
         """The names that a schema allows."""
         found = self._languages.get(schema)
         if found is None:
-            found = self._languages[schema] = NameLanguage.of(language_of_names(self.expand(schema)))
+            found = self._languages[schema] = NameLanguage.of(language_of_names(self.exact(schema)))
         return found
 
     def _with_names(self, wanted: ObjectShape) -> ObjectShape:
