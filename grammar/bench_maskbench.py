@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from structgen.grammar.bench_peers import Peer, Refused, Structgen, make_peer, new_row
+from structgen.grammar.errors import GrammarLimitError
 from structgen.grammar.vocabulary import Vocabulary
 
 PERCENTILES = (50, 90, 99, 99.9)
@@ -34,6 +35,7 @@ class Tally:
     wrong_rejects: list[str] = field(default_factory=list)
     wrong_accepts: list[str] = field(default_factory=list)
     incomplete: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)  # given up while reading
     reasons: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
@@ -53,6 +55,7 @@ class Tally:
             "wrong_reject": len(self.wrong_rejects),
             "wrong_accept": len(self.wrong_accepts),
             "incomplete": len(self.incomplete),
+            "limit_while_reading": len(self.limits),
             "mask_us": spread(self.masks),
             "compile_us": spread(self.compiles),
             "compile_and_first_mask_us": spread(self.first_masks),
@@ -171,7 +174,9 @@ def _replay(
         if not judged or (verdict == "complete") == test["valid"]:
             continue
         right = False
-        if not test["valid"]:
+        if verdict == "limit":
+            tally.limits.append(case["id"])
+        elif not test["valid"]:
             tally.wrong_accepts.append(case["id"])
         elif verdict == "incomplete":
             tally.incomplete.append(case["id"])
@@ -181,6 +186,13 @@ def _replay(
 
 
 def _feed(session: Any, tokens: list[int], row: Any, times: list[float]) -> str:
+    try:
+        return _read(session, tokens, row, times)
+    except GrammarLimitError:
+        return "limit"
+
+
+def _read(session: Any, tokens: list[int], row: Any, times: list[float]) -> str:
     clock = time.perf_counter
     fill, accept = session.fill, session.accept
     for token in tokens:

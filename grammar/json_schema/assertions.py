@@ -158,7 +158,13 @@ def _array(document: SchemaDocument, place: Place) -> ArrayShape | None:
     items = schema.get("items")
     if "prefixItems" in schema and document.knows("prefixItems"):
         prefix = _places(document, place, "prefixItems")
-        if isinstance(items, dict | bool):
+        if isinstance(items, list):
+            raise UnsupportedSchemaError(
+                "prefixItems and a list of items are two spellings of one thing",
+                pointer=f"{place.pointer}/items",
+                hint="leave out one of them, or declare a draft with $schema",
+            )
+        if items is not None:
             rest = (document.child(place, "items"),)
     elif isinstance(items, list):
         # Up to 2019-09 a list of items is what is now prefixItems, and additionalItems is what is now items.

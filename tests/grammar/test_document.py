@@ -359,3 +359,10 @@ def test_a_long_chain_of_references(accepts: Accepts) -> None:
 def test_listed_values_that_refer_back_to_the_list(member: dict[str, Any], accepts: Accepts) -> None:
     with suppress(UnsupportedSchemaError, GrammarLimitError):
         assert accepts({"const": {"b": 1}, "properties": {"b": member}}, {"b": 1})
+
+
+def test_two_spellings_of_a_prefix_are_refused() -> None:
+    """Where no draft is declared both are understood, and nothing says which of them holds."""
+    error = error_of({"properties": {"a": {"prefixItems": [{}], "items": [{"type": "null"}]}}})
+    assert isinstance(error, UnsupportedSchemaError)
+    assert error.pointer == "/properties/a/items"
