@@ -10,7 +10,7 @@ import numpy as np
 
 from structgen.grammar.byte_atoms import ABOVE, BEHIND, set_by_atoms
 from structgen.grammar.configuration import transition
-from structgen.grammar.loops import LEAVE, NO_LOOP, STAY, atoms_leading, know_loop, loop_behind, step
+from structgen.grammar.loops import LEAVE, NO_LOOP, STAY, know_loop, loop_behind, step
 from structgen.grammar.mask_tables import MaskTables, TokenGroups
 from structgen.grammar.numba_cache import lean
 from structgen.grammar.ops import BYTE, EXCEPT, RANGES
@@ -83,21 +83,18 @@ def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: 
     """Visit every token of the vocabulary; those that begin with a blank only where asked for. `mask` is overwritten.
 
     The subtrees of first bytes are far apart in memory, so dead ones are not even looked at. Where most characters lead
-    to one configuration and back to it, atoms decide about most tokens (`byte_atoms.py`).
+    to one configuration and back to it, atoms decide about most tokens (`byte_atoms.py`), first as if that were where
+    they begin; first bytes that lead elsewhere from here are walked.
     """
     loop = loop_behind(tables, config)
-    if loop < UNKNOWN:
+    if loop < NO_LOOP:
         return loop
     by_atoms = np.int64(0)
     if loop >= 0:
         status = know_loop(tables, shared.atom, loop)
-        if status >= 0 and loop != config:
-            status = atoms_leading(tables, shared.atom, config, loop)
         if status < 0:
             return status
         by_atoms = tables.loops[loop, STAY]
-        if loop != config:
-            by_atoms &= tables.seen[3]
     if by_atoms & (by_atoms - 1) == 0 or not _is_within(tables, loop, limit):
         mask[:] = 0
         loop = NO_LOOP
@@ -105,13 +102,44 @@ def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: 
         set_by_atoms(mask, shared.token_atoms, by_atoms)
         tables.seen[2] |= tables.config[loop, ENDS_KEY]
     for byte in range(256):
-        root = shared.root[byte]
-        if root < 0 or tables.transitions[config, byte] == DEAD or (is_blank(byte) and not with_blanks):
-            continue
-        status = _walk_subtree(tables, shared, root, config, loop, by_atoms, limit, mask)
-        if status < 0:
-            return status
+        if shared.root[byte] >= 0:
+            status = _walk_root(tables, shared, byte, config, loop, limit, mask, with_blanks)
+            if status < 0:
+                return status
     return 0
+
+
+@lean
+def _walk_root(
+    tables: Tables,
+    shared: MaskTables,
+    byte: int,
+    config: int,
+    loop: int,
+    limit: int,
+    mask: Array,
+    with_blanks: bool,
+) -> int:
+    """Visit the tokens that begin with a byte; atoms have decided as if all tokens began in `loop`, if there is one."""
+    root = shared.root[byte]
+    wanted = with_blanks or not is_blank(byte)
+    following = step(tables, config, byte) if wanted else DEAD
+    if following < UNKNOWN:
+        return following
+    if loop >= 0:
+        beside = step(tables, loop, byte)
+        if beside < UNKNOWN:
+            return beside
+        if following == beside:
+            if following == DEAD:
+                return 0
+            return _walk_subtree(tables, shared, root, config, loop, tables.loops[loop, STAY], limit, mask)
+        for node in range(root, shared.nodes[root, END]):
+            if shared.nodes[node, TOKEN] >= 0:
+                _clear_token(mask, shared.same, shared.nodes[node, TOKEN])
+    if following == DEAD:
+        return 0
+    return _walk_subtree(tables, shared, root, config, loop, 0, limit, mask)
 
 
 @lean
