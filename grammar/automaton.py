@@ -104,7 +104,7 @@ class Automaton:
                 POOL.give(mask.bits)
 
     def _fresh_tables(self) -> None:
-        self._use(new_tables(self.program, self._distance, self.vocabulary.trie.height))
+        self._use(new_tables(self.program, self._distance, self.vocabulary.trie.height, self.vocabulary.mask_words))
         self.masks: dict[int, Mask] = {}
         self._steps: dict[int, int] = {}  # by configuration * width + token
         self.start = self._retry(lambda: entries.start_config(self._handle.address, self.program.start))

@@ -58,6 +58,8 @@ LAYOUTS: dict[type, dict[str, Any]] = {
         "loops": Field("int64", 2),
         "meta": Field("int64"),
         "seen": Field("int64"),
+        "loop_mask": Field("int32"),
+        "loop_seen": Field("int64"),
         "path": Field("int32"),
         "visited": Field("int64", 2),
         "work": Field("int64", 2 * VISITED),

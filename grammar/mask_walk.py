@@ -83,29 +83,56 @@ def walk_all(tables: Tables, shared: MaskTables, config: int, limit: int, mask: 
     """Visit every token of the vocabulary; those that begin with a blank only where asked for. `mask` is overwritten.
 
     The subtrees of first bytes are far apart in memory, so dead ones are not even looked at. Where most characters lead
-    to one configuration and back to it, atoms decide about most tokens (`byte_atoms.py`), first as if that were where
-    they begin; first bytes that lead elsewhere from here are walked.
+    to one configuration and back to it, the mask of that one is taken, and first bytes that lead elsewhere from here
+    are walked.
     """
     loop = loop_behind(tables, config)
-    if loop < NO_LOOP:
-        return loop
-    by_atoms = np.int64(0)
     if loop >= 0:
         status = know_loop(tables, shared.atom, loop)
         if status < 0:
             return status
-        by_atoms = tables.loops[loop, STAY]
-    if by_atoms & (by_atoms - 1) == 0 or not _is_within(tables, loop, limit):
+        stay = tables.loops[loop, STAY]
+        if stay & (stay - 1) == 0 or tables.config[loop, NEEDED] > limit:
+            loop = NO_LOOP
+    if loop < NO_LOOP:
+        return loop
+    if loop == NO_LOOP:
         mask[:] = 0
-        loop = NO_LOOP
     else:
-        set_by_atoms(mask, shared.token_atoms, by_atoms)
-        tables.seen[2] |= tables.config[loop, ENDS_KEY]
+        status = _walk_loop(tables, shared, loop, limit)
+        if status < 0:
+            return status
+        copy_mask(mask, tables.loop_mask)
+        for slot in range(3):
+            tables.seen[slot] = max(tables.seen[slot], tables.loop_seen[2 + slot])
     for byte in range(256):
         if shared.root[byte] >= 0:
             status = _walk_root(tables, shared, byte, config, loop, limit, mask, with_blanks)
             if status < 0:
                 return status
+    return 0
+
+
+@lean
+def _walk_loop(tables: Tables, shared: MaskTables, loop: int, limit: int) -> int:
+    """Make `tables.loop_mask` the mask of a loop, unless it is that already: atoms decide about most tokens."""
+    seen, known, mask = tables.seen, tables.loop_seen, tables.loop_mask
+    if known[0] == loop and known[1] == limit:
+        return 0
+    known[0] = -1  # until it is complete
+    seen[0], seen[1], seen[2] = tables.config[loop, NEEDED], 0, tables.config[loop, ENDS_KEY]
+    set_by_atoms(mask, shared.token_atoms, tables.loops[loop, STAY])
+    for byte in range(256):
+        root = shared.root[byte]
+        following = step(tables, loop, byte) if root >= 0 else DEAD
+        if following < UNKNOWN:
+            return following
+        if following != DEAD:
+            status = _walk_subtree(tables, shared, root, loop, loop, tables.loops[loop, STAY], limit, mask)
+            if status < 0:
+                return status
+    known[0], known[1], known[2], known[3], known[4] = loop, limit, seen[0], seen[1], seen[2]
+    seen[0], seen[1], seen[2] = 0, 0, 0
     return 0
 
 
@@ -120,10 +147,9 @@ def _walk_root(
     mask: Array,
     with_blanks: bool,
 ) -> int:
-    """Visit the tokens that begin with a byte; atoms have decided as if all tokens began in `loop`, if there is one."""
+    """Visit the tokens that begin with a byte; the mask is that of `loop`, if there is one, up to here."""
     root = shared.root[byte]
-    wanted = with_blanks or not is_blank(byte)
-    following = step(tables, config, byte) if wanted else DEAD
+    following = step(tables, config, byte) if with_blanks or not is_blank(byte) else DEAD
     if following < UNKNOWN:
         return following
     if loop >= 0:
@@ -131,9 +157,7 @@ def _walk_root(
         if beside < UNKNOWN:
             return beside
         if following == beside:
-            if following == DEAD:
-                return 0
-            return _walk_subtree(tables, shared, root, config, loop, tables.loops[loop, STAY], limit, mask)
+            return 0
         for node in range(root, shared.nodes[root, END]):
             if shared.nodes[node, TOKEN] >= 0:
                 _clear_token(mask, shared.same, shared.nodes[node, TOKEN])

@@ -36,10 +36,11 @@ def _refined(table: Ints, blocks: Ints) -> Ints:
         buckets[:] = -1
         found = 0
         for state in range(states):
-            key = np.int64(blocks[state])
+            # Small factors and masks: plain Python integers and machine integers agree.
+            key = int(blocks[state])
             for k in range(classes):
                 target = table[state, k]
-                key = key * _PRIME + (blocks[target] + 2 if target >= 0 else 1)
+                key = (key & 0xFFFFFFFFFF) * _PRIME + (int(blocks[target]) + 2 if target >= 0 else 1)
                 key ^= key >> 29
             place = key & (size - 1)
             while True:

@@ -61,6 +61,8 @@ class Tables(NamedTuple):
     loops: Array  # int64[C, 2]         see loops.py
     meta: Array  # int64[8]
     seen: Array  # int64[6] what `token_mask.fill` has seen, and `loops.atoms_leading`
+    loop_mask: Array  # int32[mask_words] the mask of the loop that was met last, see mask_walk.py
+    loop_seen: Array  # int64[5] which loop, within which limit, and what `seen` was
     path: Array  # int32[2 * (height + 1)] scratch: the configurations along a token
     visited: Array  # int64[VISITED + 1, 2] scratch: key and stamp; the last row holds the current stamp
     work: Array  # int64[2, 2 * VISITED] scratch: closure worklist, result
@@ -84,7 +86,7 @@ def with_scratch(tables: Tables) -> Tables:
     return tables._replace(visited=_SCRATCH.visited, work=_SCRATCH.work)
 
 
-def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
+def new_tables(program: Program, distance: Array, height: int = 0, mask_words: int = 0) -> Tables:
     """Empty tables; rows are set when they are taken. `height` is that of the token trie."""
     configs, stacks, elements = 512, 1024, 4096
     stack_hash, config_hash = POOL.take((stacks * 2,), np.int32), POOL.take((configs * 2,), np.int32)
@@ -103,6 +105,8 @@ def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
         loops=POOL.take((configs, 2), np.int64),
         meta=np.zeros(8, np.int64),
         seen=np.zeros(6, np.int64),
+        loop_mask=POOL.take((mask_words,), np.int32),
+        loop_seen=np.full(5, -1, np.int64),
         path=np.empty(2 * (height + 1), np.int32),
         visited=_SCRATCH.visited,
         work=_SCRATCH.work,
@@ -114,7 +118,7 @@ def new_tables(program: Program, distance: Array, height: int = 0) -> Tables:
 
 def release(tables: Tables) -> None:
     """Give the memory back. Nobody may use the tables after this."""
-    for name in ("stack", "stack_hash", "config", "config_hash", "elements", "transitions", "loops"):
+    for name in ("stack", "stack_hash", "config", "config_hash", "elements", "transitions", "loops", "loop_mask"):
         POOL.give(getattr(tables, name))
 
 
