@@ -240,6 +240,17 @@ def push(tables: Tables, ret: int, count: int, parent: int) -> int:
 
 
 @lean
+def _pushed_again(tables: Tables, object_: int, stack: int, height: int, node: int) -> int:
+    """The top `height` frames of `stack`, members of an object, above `node`."""
+    for step in range(height):
+        above = stack
+        for _ in range(height - 1 - step):
+            above = tables.stack[above, PARENT]
+        node = push(tables, object_, tables.stack[above, COUNT], node)
+    return node
+
+
+@lean
 def with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
     """`stack` with `member` inserted into the descending run of seen members; -1 when it is there already.
 
@@ -252,13 +263,7 @@ def with_member(tables: Tables, stack: int, object_: int, member: int) -> int:
         moved += 1
     if tables.stack[below, RETURN_TO] == object_ and tables.stack[below, COUNT] == member:
         return -1
-    node = push(tables, object_, member, below)
-    for step in range(moved):
-        above = stack
-        for _ in range(moved - 1 - step):
-            above = tables.stack[above, PARENT]
-        node = push(tables, object_, tables.stack[above, COUNT], node)
-    return node
+    return _pushed_again(tables, object_, stack, moved, push(tables, object_, member, below))
 
 
 @lean
@@ -274,12 +279,7 @@ def with_other(tables: Tables, stack: int, object_: int) -> int:
     while below != base:
         height += 1
         below = tables.stack[below, PARENT]
-    for step in range(height):
-        above = stack
-        for _ in range(height - 1 - step):
-            above = tables.stack[above, PARENT]
-        node = push(tables, object_, tables.stack[above, COUNT], node)
-    return node
+    return _pushed_again(tables, object_, stack, height, node)
 
 
 @lean

@@ -44,42 +44,42 @@ def know_loop(tables: Tables, atom: Array, loop: int) -> int:
     """Work out `tables.loops` for a configuration. Returns 0, or GROW / LIMIT."""
     if tables.loops[loop, STAY] != NOT_KNOWN:
         return 0
-    status = atoms_leading(tables, atom, loop, loop)
+    status = _sort_atoms(tables, atom, loop)
     if status >= 0:
         tables.loops[loop, STAY], tables.loops[loop, LEAVE] = tables.seen[3], tables.seen[4]
     return status
 
 
 @lean
-def atoms_leading(tables: Tables, atom: Array, config: int, target: int) -> int:
-    """Work out which atoms lead from one configuration to another with all their characters, into `seen[3]`, and of
-    which some character leads to a third one, or some lead there and some are refused, into `seen[4]`.
+def _sort_atoms(tables: Tables, atom: Array, loop: int) -> int:
+    """Work out which atoms lead back to a configuration with all their characters, into `seen[3]`, and of which some
+    character leads to another one, or some lead back and some are refused, into `seen[4]`.
 
     Returns 0, or GROW / LIMIT.
     """
     tables.seen[3:] = 0
     for byte in range(0x80):
-        following = step(tables, config, byte)
+        following = step(tables, loop, byte)
         if following < UNKNOWN:
             return following
-        _note(tables, following, target, atom[byte])
+        _note(tables, following, loop, atom[byte])
     for first in range(0xC2, 0xF5):
         if ~(tables.seen[5] | (tables.seen[3] & tables.seen[4])) & (BEYOND_ASCII | NEAR_SPACES) == 0:
             break  # both are known to be told apart
-        status = _note_long(tables, first, step(tables, config, first), target)
+        status = _note_long(tables, first, step(tables, loop, first), loop)
         if status < UNKNOWN:
             return status
-    there, dead, elsewhere = tables.seen[3], tables.seen[4], tables.seen[5] | BROKEN
-    elsewhere |= there & dead
-    tables.seen[3], tables.seen[4] = there & ~elsewhere, elsewhere
+    back, dead, elsewhere = tables.seen[3], tables.seen[4], tables.seen[5] | BROKEN
+    elsewhere |= back & dead
+    tables.seen[3], tables.seen[4] = back & ~elsewhere, elsewhere
     return 0
 
 
 @lean
-def _note(tables: Tables, following: int, target: int, atom: int) -> None:
-    """Sort an atom by where one of its characters leads: seen[3] has those that lead to the target, then come those
-    that are refused, then those that lead to somewhere else."""
-    if following == target:
+def _note(tables: Tables, following: int, loop: int, atom: int) -> None:
+    """Sort an atom by where one of its characters leads: seen[3] has those that lead back, then come those that
+    are refused, then those that lead to somewhere else."""
+    if following == loop:
         tables.seen[3] |= atom
     elif following == DEAD:
         tables.seen[4] |= atom
@@ -88,7 +88,7 @@ def _note(tables: Tables, following: int, target: int, atom: int) -> None:
 
 
 @lean
-def _note_long(tables: Tables, first: int, config: int, target: int) -> int:
+def _note_long(tables: Tables, first: int, config: int, loop: int) -> int:
     """Sort the characters beyond ASCII that begin with a byte, which leads to `config`."""
     if config < UNKNOWN:
         return config
@@ -106,7 +106,7 @@ def _note_long(tables: Tables, first: int, config: int, target: int) -> int:
                 after = _behind(tables, after)
             if after < MIXED:
                 return after
-        _note(tables, after, target, atom_of_long(first, second))
+        _note(tables, after, loop, atom_of_long(first, second))
     return 0
 
 

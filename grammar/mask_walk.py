@@ -45,37 +45,15 @@ def _clear_token(mask: Array, same: Array, token: int) -> None:
 
 
 @lean
+def _clear_subtree(mask: Array, shared: MaskTables, nodes: Array, root: int) -> None:
+    for node in range(root, nodes[root, END]):
+        _clear_token(mask, shared.same, nodes[node, TOKEN])
+
+
+@lean
 def walk(tables: Tables, shared: MaskTables, nodes: Array, config: int, limit: int, mask: Array) -> int:
     """Visit every token of a trie that the transitions allow."""
-    # A field of a reference is read from memory each time, unless a variable holds it.
-    path, transitions, configs, same = tables.path, tables.transitions, tables.config, shared.same
-    highest, refused, ends = tables.seen[0], tables.seen[1], tables.seen[2]
-    path[0] = config
-    node, stop = 0, len(nodes)
-    while node < stop:
-        depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
-        following = transitions[path[depth], byte]
-        if following < 0:
-            if following == UNKNOWN:
-                following = transition(tables, path[depth], byte)
-                if following < UNKNOWN:
-                    return following
-            if following == DEAD:
-                node = nodes[node, END]
-                continue
-        path[depth + 1] = following
-        ends |= configs[following, ENDS_KEY]
-        token = nodes[node, TOKEN]
-        if token >= 0:
-            needed = configs[following, NEEDED]
-            if needed <= limit:
-                highest = max(highest, needed)
-                _set_token(mask, same, token)
-            elif needed < INFINITE:
-                refused = max(refused, needed)
-        node += 1
-    tables.seen[0], tables.seen[1], tables.seen[2] = highest, refused, ends
-    return 0
+    return _walk_part(tables, shared, nodes, (0, len(nodes)), config, NO_LOOP, 0, limit, mask)
 
 
 @lean
@@ -158,9 +136,7 @@ def _walk_root(
             return beside
         if following == beside:
             return 0
-        for node in range(root, shared.nodes[root, END]):
-            if shared.nodes[node, TOKEN] >= 0:
-                _clear_token(mask, shared.same, shared.nodes[node, TOKEN])
+        _clear_subtree(mask, shared, shared.nodes, root)
     if following == DEAD:
         return 0
     return _walk_subtree(tables, shared, root, config, loop, 0, limit, mask)
@@ -171,7 +147,25 @@ def _walk_subtree(
     tables: Tables, shared: MaskTables, root: int, config: int, loop: int, by_atoms: int, limit: int, mask: Array
 ) -> int:
     """Visit a subtree of the trie of all tokens, but for what `by_atoms` has decided about behind `loop`."""
-    nodes, atoms, same = shared.nodes, shared.atoms, shared.same
+    part = (root, shared.nodes[root, END])
+    return _walk_part(tables, shared, shared.nodes, part, config, loop, by_atoms, limit, mask)
+
+
+@lean
+def _walk_part(
+    tables: Tables,
+    shared: MaskTables,
+    nodes: Array,
+    part: tuple[int, int],
+    config: int,
+    loop: int,
+    by_atoms: int,
+    limit: int,
+    mask: Array,
+) -> int:
+    """Visit the nodes of a part of a trie; with a `loop` that is the trie of all tokens, whose nodes have atoms."""
+    # A field of a reference is read from memory each time, unless a variable holds it.
+    atoms, same = shared.atoms, shared.same
     path, transitions, configs = tables.path, tables.transitions, tables.config
     highest, refused, ends = tables.seen[0], tables.seen[1], tables.seen[2]
     stay, undecided = np.int64(0), np.int64(0)
@@ -179,7 +173,7 @@ def _walk_subtree(
         stay = tables.loops[loop, STAY]
         undecided = tables.loops[loop, LEAVE] | (stay & ~by_atoms)
     path[0] = config
-    node, stop = root, nodes[root, END]
+    node, stop = part
     while node < stop:
         depth, byte = nodes[node, DEPTH], nodes[node, BYTE_READ]
         following = transitions[path[depth], byte]
@@ -243,8 +237,7 @@ def difference_walk(tables: Tables, shared: MaskTables, config: int, base: int, 
             node = nodes[node, END]
             continue
         if following == DEAD:
-            for inner in range(node, nodes[node, END]):
-                _clear_token(mask, shared.same, nodes[inner, TOKEN])
+            _clear_subtree(mask, shared, nodes, node)
             node = nodes[node, END]
             continue
         path[depth + 1], path[half + depth + 1] = following, beside

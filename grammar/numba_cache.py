@@ -44,11 +44,6 @@ def jit(function: F) -> F:
     return _compiled(function)
 
 
-def jit_inline(function: F) -> F:
-    """`jit`, copied into its callers."""
-    return _compiled(function, forceinline=True)
-
-
 def lean(function: F) -> F:
     """`jit` for functions that allocate nothing: no reference is counted.
 

@@ -257,10 +257,6 @@ class ProgramBuilder:
     def set_text(self, state: int, fields: Sequence[int], lengths: Sequence[int], targets: Sequence[int]) -> None:
         self._set(state, Op.TEXT, self._add_edges([*fields, *lengths, *targets]))
 
-    def set_except(self, state: int, pairs: Sequence[tuple[int, int]], default: int) -> None:
-        flat = [number for pair in pairs for number in pair]
-        self._set(state, Op.EXCEPT, self._add_edges(flat), len(pairs), default)
-
     def excepts(self, pairs: Sequence[Sequence[int]], defaults: Sequence[int]) -> int:
         """New EXCEPT states, one for each (byte, next) pairs, flat, and default; returns the first."""
         first = self.size

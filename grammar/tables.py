@@ -60,7 +60,7 @@ class Tables(NamedTuple):
     transitions: Array  # int32[C, 256]
     loops: Array  # int64[C, 2]         see loops.py
     meta: Array  # int64[8]
-    seen: Array  # int64[6] what `token_mask.fill` has seen, and `loops.atoms_leading`
+    seen: Array  # int64[6] what `token_mask.fill` has seen, and `loops.know_loop`
     loop_mask: Array  # int32[mask_words] the mask of the loop that was met last, see mask_walk.py
     loop_seen: Array  # int64[5] which loop, within which limit, and what `seen` was
     path: Array  # int32[2 * (height + 1)] scratch: the configurations along a token

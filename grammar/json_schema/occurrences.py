@@ -106,9 +106,6 @@ class Schemas:
     def is_reached(self, pointer: str) -> bool:
         return pointer in self._reached
 
-    def is_schema(self, pointer: str) -> bool:
-        return pointer in self._found
-
     def occurrences(self) -> Iterator[Occurrence]:
         for pointer, schema in self._found.items():
             for name in schema if isinstance(schema, dict) else ():
