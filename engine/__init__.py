@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from structgen.engine.engine import Engine, StepOutput
-from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError
+from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError, StepTimeoutError
 from structgen.engine.llama import LlamaModel
 from structgen.engine.model_config import ModelConfig
-from structgen.engine.runner import ModelRunner, TorchRunner
+from structgen.engine.metrics import Metrics
+from structgen.engine.runner import ModelRunner
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.sequence import Sequence
+from structgen.engine.torch_runner import TorchRunner
+from structgen.engine.trace import Trace
 from structgen.engine.weights import load_model
 
 __all__ = [
@@ -17,12 +20,15 @@ __all__ = [
     "Engine",
     "EngineError",
     "LlamaModel",
+    "Metrics",
     "ModelConfig",
     "ModelError",
     "ModelRunner",
     "SamplingParams",
     "Sequence",
     "StepOutput",
+    "StepTimeoutError",
     "TorchRunner",
+    "Trace",
     "load_model",
 ]

@@ -1,31 +1,44 @@
 """Engine: the loop that turns submitted sequences into tokens, one tick at a time.
 
-A tick:  fill the masks of the step in flight  (its forward may be running)
-         wait for its logits, sample           (the only thing that needs the masks)
-         commit: append, accept, finish, free
-         launch the next step's forward LAST   (a runner with its own thread or device works on it until the next tick)
+A tick at depth 2, while the device computes step N:
+    commit  step N-1: its tokens have arrived; append, accept, jump, finish, free
+    fill    the masks of step N
+    sample  step N                        the only thing that needs the masks
+    launch  step N+1 LAST                 it reads the tokens of step N on the device
+
+At depth 1 the commit of step N stands before the launch of step N+1, and nothing else differs.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from structgen.engine.errors import BudgetError, ContextLengthError
+from structgen.engine.choose_runner import choose_runner
+from structgen.engine.errors import BudgetError, ContextLengthError, StepTimeoutError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, fill_mask, hangs
+from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
-from structgen.engine.runner import ModelRunner, TorchRunner
-from structgen.engine.sampler import Sampler
+from structgen.engine.runner import ModelRunner
+from structgen.engine.sampler import RowSampling, status_text
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import PlanRow, Scheduler, StepPlan
-from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence
+from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
 from structgen.engine.step import StepSlot
+from structgen.engine.trace import Trace
 
 PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
+STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
+JUMP_MEMORY = 0.1  # weight of the latest token in a sequence's jump rate
+# Launching a step before the tokens of the last are known costs a jump one step more; waiting for them costs the device
+# the round trip to the host. From so many jumps a row on, waiting is cheaper.
+JUMPS_WORTH_WAITING = 0.12
 
 
 @dataclass
@@ -40,8 +53,12 @@ class StepOutput:
 class Engine:
     """Not thread safe: one thread drives it. A runner may stand in for the model.
 
-    `share_prefixes`: requests that begin alike reuse each other's pages. Which prompt tokens run together then depends
-    on earlier requests, and with real matrix products so does the last bit of their logits.
+    depth           steps in flight: 1 is the serial loop, 2 overlaps the host's work with the device's. The runner's own
+                    choice when left out
+    jump_forward    tokens that a grammar leaves no choice about are appended without sampling, and run as a chunk
+    share_prefixes  requests that begin alike reuse each other's pages. Which prompt tokens run together then depends on
+                    earlier requests, and with real matrix products so does the last bit of their logits
+    prefill_tokens  prompt tokens in one step, at most: a bound on how long a step with a prompt holds back the others
     """
 
     def __init__(
@@ -50,26 +67,43 @@ class Engine:
         *,
         max_batch: int = 8,
         max_context: int | None = None,
+        depth: int | None = None,
+        jump_forward: bool = True,
         share_prefixes: bool = True,
+        prefill_tokens: int = PREFILL_TOKENS,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
-        runner = (
-            TorchRunner(model, max_batch=max_batch, max_context=max_context) if isinstance(model, LlamaModel) else model
+        runner: ModelRunner = (
+            choose_runner(model, max_batch=max_batch, max_context=max_context)
+            if isinstance(model, LlamaModel)
+            else model
         )
-        self.runner: ModelRunner = runner
+        self.runner = runner
+        self.depth = depth or runner.default_depth
+        self.jump_forward = jump_forward
+        self.metrics, self.trace = Metrics(), Trace()
         self.max_context = min(runner.max_context, runner.pages * runner.page_size, max_context or runner.max_context)
         cached = CACHED_PREFIX_TOKENS // runner.page_size
         self._pages = PageAllocator(runner.pages, runner.page_size, max_cached=cached)
-        step_tokens = PREFILL_TOKENS + max_batch
         self._scheduler = Scheduler(
-            self._pages, max_batch=max_batch, step_tokens=step_tokens, share_prefixes=share_prefixes
+            self._pages, max_batch=max_batch, step_tokens=prefill_tokens + max_batch, share_prefixes=share_prefixes
         )
-        self._pipeline = Pipeline([self._slot(max_batch, step_tokens)])
-        self._rescue_slot = self._slot(max_batch, step_tokens)
-        self._sampler = Sampler(runner.vocab_size)
-        self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
+        slots = [
+            StepSlot(index, max_batch=max_batch, vocab_size=runner.vocab_size, pinned=runner.pinned)
+            for index in range(self.depth + 1)
+        ]
+        self._pipeline = Pipeline(slots[: self.depth])
+        self._rescue_slot = slots[self.depth]
+        words = -(-runner.vocab_size // 32)
+        self._filler = MaskFiller(words)
+        self._spare_mask: Mask = np.zeros(words, dtype=np.int32)
         self._live: set[Sequence] = set()  # not yet released
         self._outputs: dict[Sequence, StepOutput] = {}  # of this tick, and of cancels since the last
         self._submitted = 0
+        self._step_seconds = step_seconds
+        self._usual_step = 0.0  # seconds: how long a late mask may hold the others back
+        self._last_commit = 0.0
+        self._jump_rate = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -96,8 +130,11 @@ class Engine:
         if sequence.limit < least:
             raise ContextLengthError(len(prompt), self.max_context, least)
         self._submitted += 1
+        self.metrics.prompt_tokens += len(prompt)
+        sequence.jump_rate = self._jump_rate
         self._live.add(sequence)
         self._scheduler.add(sequence)
+        self._jump(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -106,22 +143,34 @@ class Engine:
             self._finish(sequence, "cancelled")
 
     def step(self) -> list[StepOutput]:
-        """One tick. Returns what it added, and the sequences that ended; [] when there was only prefill, or nothing."""
+        """One tick. Returns what it added, and the sequences that ended; [] when there was only prefill, or nothing.
+
+        StepTimeoutError when the device hangs: every request in flight has then ended with an error.
+        """
+        self._commit_sampled()
         if self._pipeline.empty:
             self._launch()
-        if not self._pipeline.empty:
-            slot = self._pipeline.oldest
+        slot = self._pipeline.to_sample
+        if slot is not None:
             self._fill(slot)
-            self._commit(slot, self._sample(slot))
+            self._sample(slot)
+            if self.depth == 1 or self._jumps_are_likely(slot):
+                self._commit_sampled()
             self._launch()
         outputs, self._outputs = list(self._outputs.values()), {}
         return outputs
 
+    def close(self) -> None:
+        """Give threads and device back; what is in flight is lost."""
+        self._filler.close()
+        self.runner.close()
+
     def check_integrity(self) -> None:
-        """AssertionError unless every page, slot and reference is accounted for. Cheap enough for production."""
+        """AssertionError unless every page, slot, lane and reference is accounted for. Cheap enough for production."""
         self._pages.check_integrity(sequence.pages for sequence in self._live)
         self._pipeline.check_integrity(self._live)
-        active = {*self._scheduler.waiting, *self._scheduler.running}
+        self._scheduler.check_integrity()
+        active = {*self._scheduler.waiting, *self._scheduler.running, *self._scheduler.preempted}
         assert active <= self._live, "a released sequence is still scheduled"
         zombies = self._live - active
         assert all(sequence.finished and sequence.inflight_refs for sequence in zombies), "a sequence is forgotten"
@@ -129,57 +178,104 @@ class Engine:
     # -- the tick ---------------------------------------------------------------------------------------------------
 
     def _fill(self, slot: StepSlot) -> None:
-        for row, planned in enumerate(slot.rows):
-            sequence = planned.sequence
-            if sequence.matcher is None or sequence.finished:
-                continue
-            try:
-                _fill_mask(sequence, sequence.matcher, slot.mask_rows[row])
-            except Exception as problem:
+        with self.trace.host("fill", slot.number):
+            live = [(row, planned) for row, planned in enumerate(slot.rows) if not planned.void]
+            masked = [(row, planned) for row, planned in live if planned.sequence.matcher is not None]
+            targets = [(planned.sequence, slot.mask_rows[row]) for row, planned in masked]
+            filled = self._filler.fill(targets, patience=self._usual_step, others=len(live) > len(masked))
+            for sequence, problem in filled.failed:
                 self._fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
-            else:
-                slot.constrained[row] = True
+            for row, planned in masked:
+                if planned.sequence in filled.late:  # this step's logits are lost to it: its last token runs again
+                    planned.sequence.void(planned.start + planned.count - 1)
+                    self.metrics.late_masks += 1
+                elif not planned.void:
+                    slot.constrained[row] = True
 
-    def _sample(self, slot: StepSlot) -> list[int | str]:
-        self._wait(slot)
-        sequences = [planned.sequence for planned in slot.rows]
-        if not sequences:
-            return []
-        masked = slot.constrained[: len(sequences)]
-        for sequence, has_mask in zip(sequences, masked, strict=True):
-            assert has_mask or sequence.matcher is None or sequence.finished, "a constrained row lost its mask"
-        draws = [0.0 if each.finished or each.params.greedy else each.uniforms.random() for each in sequences]
-        count = len(sequences)
-        params = [sequence.params for sequence in sequences]
-        return self._sampler.sample(slot.logits[:count], slot.mask[:count], masked, params, draws)
+    def _sample(self, slot: StepSlot) -> None:
+        with self.trace.host("sample", slot.number):
+            for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
+                assert has_mask or planned.sequence.matcher is None or planned.void, "a constrained row lost its mask"
+            slot.sampling = [RowSampling.ignored() if row.void else _sampling(row.sequence) for row in slot.rows]
+            self._pipeline.sampled()
+            if slot.fault is None:
+                try:
+                    self.runner.sample(slot)
+                except Exception as problem:
+                    slot.fault = problem
 
-    def _commit(self, slot: StepSlot, picks: list[int | str]) -> None:
-        for planned, pick in zip(slot.rows, picks, strict=True):
-            if planned.sequence.finished:
-                continue
-            if isinstance(pick, str):
-                self._fail(planned.sequence, pick)
-            else:
-                self._append(planned.sequence, pick)
-        for sequence in self._pipeline.commit():
-            self._release(sequence)
+    def _commit_sampled(self) -> None:
+        slot = self._pipeline.to_commit
+        if slot is None:
+            return
+        with self.trace.host("wait", slot.number):
+            self._wait(slot)
+        with self.trace.host("commit", slot.number):
+            self.trace.device(self.runner.spans(slot), slot.number)
+            for index, planned in enumerate(slot.rows):
+                if planned.void:
+                    self.metrics.void_rows += 1
+                    continue
+                planned.sequence.unknown -= 1
+                if why := status_text(int(slot.status[index])):
+                    self._fail(planned.sequence, why)
+                else:
+                    self._append(planned.sequence, int(slot.tokens[index]))
+            for sequence in self._pipeline.commit():
+                self._settle(sequence)
+        self._note_duration()
 
     def _launch(self) -> None:
+        for sequence in [each for each in self._scheduler.running if hangs(each)]:
+            self._fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
         plan = self._scheduler.plan()
+        if plan is None and self._pipeline.empty and not self._outputs:  # what has ended is told first
+            plan = self._plan_when_a_mask_is_there()
         if plan is None:
+            if self._pipeline.empty:
+                self.trace.idle()
+                self._last_commit = 0.0
             return
+        self.metrics.steps += 1
         slot = self._pipeline.reserve()
-        slot.stage(plan)
-        self._pipeline.launch(row.sequence for row in plan.rows)
-        try:
-            self.runner.launch(slot)
-        except Exception as problem:
-            slot.fault = problem
+        with self.trace.host("launch", self.metrics.steps):
+            slot.stage(plan, self.metrics.steps)
+            self._pipeline.launch(row.sequence for row in plan.rows)
+            try:
+                self.runner.launch(slot)
+            except Exception as problem:
+                slot.fault = problem
+
+    def _plan_when_a_mask_is_there(self) -> StepPlan | None:
+        """Everything that runs waits for its mask: so does the engine, instead of spinning."""
+        late = [sequence for sequence in self._scheduler.running if sequence.mask_job is not None]
+        if late:
+            self._filler.wait_for_any(late)
+        return self._scheduler.plan() if late else None
+
+    def _jumps_are_likely(self, slot: StepSlot) -> bool:
+        rates = [row.sequence.jump_rate for row in slot.rows if not row.void]
+        return bool(rates) and sum(rates) > JUMPS_WORTH_WAITING * len(rates)
+
+    def _note_duration(self) -> None:
+        now = time.perf_counter()
+        if self._last_commit:
+            self._usual_step += 0.1 * (now - self._last_commit - self._usual_step)
+        self._last_commit = now
 
     # -- one sequence -----------------------------------------------------------------------------------------------
 
     def _append(self, sequence: Sequence, token: int) -> None:
-        """Take one sampled token in: advance the grammar, and end the sequence where it must end."""
+        """Take one sampled token in, and what must follow it."""
+        self.metrics.tokens_sampled += 1
+        self._take(sequence, token)
+        if len(sequence.output_ids) == 1 and not sequence.finished:
+            self._scheduler.remember(sequence, len(sequence.prompt_ids))
+        if not sequence.finished:
+            self._jump(sequence)
+
+    def _take(self, sequence: Sequence, token: int) -> None:
+        """Add a token: advance the grammar, and end the sequence where it must end."""
         if token in sequence.params.stop_token_ids:
             return self._finish(sequence, "stop")
         matcher = sequence.matcher
@@ -190,8 +286,6 @@ class Engine:
                 return self._finish(sequence, "stop")
             sequence.output_ids.append(token)
             self._output(sequence).token_ids.append(token)
-            if len(sequence.output_ids) == 1:
-                self._scheduler.remember(sequence)
             if matcher is not None and self._only_eos_is_left(sequence, matcher):
                 return self._finish(sequence, "stop")
         except Exception as problem:
@@ -200,13 +294,48 @@ class Engine:
             self._finish(sequence, "length")
         return None
 
+    def _jump(self, sequence: Sequence) -> None:
+        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void."""
+        matcher = sequence.matcher
+        if matcher is None or not self.jump_forward:
+            return
+        before = len(sequence.output_ids)
+        try:
+            for token in matcher.forced_tokens():
+                if sequence.finished or not self._fits(sequence, matcher, token):
+                    break
+                self._take(sequence, token)
+        except Exception as problem:
+            return self._fail(sequence, f"the grammar failed: {problem!r}")
+        count = len(sequence.output_ids) - before
+        if count:
+            sequence.forced += count
+            if not sequence.params.greedy:
+                sequence.uniforms.random(count)  # the stream goes on as if they had been sampled
+            self.metrics.tokens_forced += count
+            self.metrics.jumps += 1
+            if sequence.unknown:
+                sequence.void(sequence.computed)
+        sequence.jump_rate += JUMP_MEMORY * ((count > 0) - sequence.jump_rate)
+        self._jump_rate += JUMP_MEMORY * (sequence.jump_rate - self._jump_rate)
+        return None
+
+    @staticmethod
+    def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
+        """Whether the value can still be completed in time after `token`: the tokenizer's spelling may be a longer one."""
+        if not matcher.accept(token):
+            return False
+        fits = matcher.min_tokens_to_complete <= sequence.budget - 1
+        matcher.rollback(1)
+        return fits
+
     def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
         """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well."""
         if not matcher.is_complete or not sequence.eos_token_ids or sequence.budget == 0:
             return False
         mask = self._spare_mask
         was_closed = sequence.closed_early
-        _fill_mask(sequence, matcher, mask)
+        fill_mask(sequence, mask)
         words = mask.view(np.uint32)
         for token in sequence.eos_token_ids:
             words[token // 32] &= ~np.uint32(1 << token % 32)
@@ -216,15 +345,26 @@ class Engine:
         return True
 
     def _fail(self, sequence: Sequence, why: str) -> None:
-        self._finish(sequence, "error", why)
+        if not sequence.finished:
+            self._finish(sequence, "error", why)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
         """Final for the user now; released now too, unless a step in flight still holds it."""
-        sequence.finish(reason, error)
         self._scheduler.drop(sequence)
+        sequence.finish(reason, error)
+        self.metrics.finished += 1
+        self.metrics.failed += reason == "error"
+        self.metrics.cancelled += reason == "cancelled"
         self._output(sequence).finish_reason = sequence.finish_reason
         if sequence.inflight_refs == 0:
             self._release(sequence)
+
+    def _settle(self, sequence: Sequence) -> None:
+        """No step in flight holds the sequence any more: give up what it kept for them."""
+        if sequence.finished:
+            self._release(sequence)
+        elif sequence.stage is Stage.PREEMPTED:
+            self._scheduler.release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.finish_reason == "error" and sequence.pages:
@@ -238,42 +378,55 @@ class Engine:
     # -- faults of the runner ---------------------------------------------------------------------------------------
 
     def _wait(self, slot: StepSlot) -> None:
-        """Logits of the step; when the runner fails, each row is run again alone, and those that fail again end."""
-        if slot.fault is None:
-            try:
-                return self.runner.wait(slot)
-            except Exception as problem:
-                slot.fault = problem
+        """Tokens of the step; when the runner fails, each row is run again alone, and those that fail again end."""
+        try:
+            if slot.fault is not None:
+                raise slot.fault
+            self.runner.wait(slot, self._step_seconds)
+        except StepTimeoutError as problem:
+            for sequence in list(self._live):
+                self._fail(sequence, problem.message)
+            raise
+        except Exception:
+            self._rescue(slot)
+
+    def _rescue(self, slot: StepSlot) -> None:
+        self.metrics.rescued_steps += 1
+        if self._pipeline.newest is not slot:  # it was launched on tokens that this step never sampled
+            self._undo(self._pipeline.newest)
+        for index, planned in enumerate(slot.rows):
+            slot.status[index] = 0
         sampling = {planned.sequence: row for row, planned in enumerate(slot.rows)}
         for planned in slot.plan.rows:
-            self._run_alone(planned, slot, sampling.get(planned.sequence))
-        return None
+            if not planned.void:
+                self._run_alone(planned, slot, sampling.get(planned.sequence))
+
+    def _undo(self, slot: StepSlot) -> None:
+        for planned in slot.plan.rows:
+            sequence = planned.sequence
+            if not planned.void:
+                sequence.computed = min(sequence.computed, planned.start)
+                sequence.unknown -= planned.samples
+        for sequence in self._pipeline.discard():
+            self._settle(sequence)
 
     def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> None:
-        if planned.sequence.finished:
-            return
         alone = self._rescue_slot
-        alone.stage(StepPlan((), (planned,)))
+        alone.stage(StepPlan((), (planned,)), slot.number)
+        if row is not None:
+            alone.mask_rows[0], alone.constrained[0] = slot.mask_rows[row], slot.constrained[row]
+            alone.sampling = [slot.sampling[row]]
         try:
             self.runner.launch(alone)
-            self.runner.wait(alone)
+            self.runner.sample(alone)
+            self.runner.wait(alone, self._step_seconds)
         except Exception as problem:
             self._fail(planned.sequence, f"the model failed: {problem!r}")
         else:
             if row is not None:
-                slot.logits[row] = alone.logits[0]
-
-    def _slot(self, max_batch: int, step_tokens: int) -> StepSlot:
-        return StepSlot(
-            step_tokens=step_tokens,
-            max_batch=max_batch,
-            vocab_size=self.runner.vocab_size,
-            table_pages=self._pages.pages_for(self.max_context),
-            page_size=self.runner.page_size,
-        )
+                slot.tokens[row], slot.status[row] = alone.tokens[0], alone.status[0]
 
 
-def _fill_mask(sequence: Sequence, matcher: MaskSource, row: Mask) -> None:
-    """The row's mask under the remaining budget; remembers whether the budget, not the grammar, left tokens out."""
-    matcher.fill_mask(row, sequence.budget)
-    sequence.closed_early |= matcher.mask_was_narrowed
+def _sampling(sequence: Sequence) -> RowSampling:
+    uniform = 0.0 if sequence.params.greedy else sequence.uniforms.random()
+    return RowSampling(sequence.params, uniform)

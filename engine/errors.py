@@ -16,6 +16,13 @@ class ModelError(EngineError):
     """A model folder or file that cannot be used: missing, damaged, or of another architecture."""
 
 
+class StepTimeoutError(EngineError):
+    """The device did not finish a step in time: it hangs, and with it the engine."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the device did not finish a step within {seconds:g} s", hint="restart the process")
+
+
 class BudgetError(EngineError, ValueError):
     """The request may generate fewer tokens than its grammar needs. `least` tokens (EOS included) would do."""
 

@@ -32,11 +32,21 @@ class KVCache:
     token has written is zero: reading past a short row's end must find finite numbers for the mask to hide.
     """
 
-    def __init__(self, config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype) -> None:
-        self.pages, self.page_size = pages, page_size
+    def __init__(
+        self,
+        config: ModelConfig,
+        pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.pages, self.page_size, self.dtype = pages, page_size, dtype
         self.kv_heads, self.head_dim = config.kv_heads, config.head_dim
         width = 2 * config.kv_heads * config.head_dim
-        self.layers = [_untouched_zeros(pages, page_size * width, dtype) for _ in range(config.layers)]
+        self.layers = [
+            _untouched_zeros((pages, page_size, 2 * self.kv_heads, self.head_dim), dtype, torch.device(device))
+            for _ in range(config.layers)
+        ]
         self._tokens = [layer.view(pages * page_size, width) for layer in self.layers]
 
     def write(self, layer: int, index: Tensor, keys_values: Tensor) -> None:
@@ -54,11 +64,14 @@ class KVCache:
         return heads[:, : self.kv_heads], heads[:, self.kv_heads :]
 
     def clear(self, pages: Iterable[int]) -> None:
-        index = torch.tensor(list(pages), dtype=torch.int64)
+        index = torch.tensor(list(pages), dtype=torch.int64, device=self.layers[0].device)
         for layer in self.layers:
             layer.index_fill_(0, index, 0)
 
 
-def _untouched_zeros(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros that the system maps on first use (numpy asks for them so; torch.zeros would write them all)."""
-    return torch.from_numpy(np.zeros((rows, columns * dtype.itemsize), dtype=np.uint8)).view(dtype)
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    octets = np.zeros((*shape[:-1], shape[-1] * dtype.itemsize), dtype=np.uint8)
+    return torch.from_numpy(octets).view(dtype)

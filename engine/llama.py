@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from structgen.engine.errors import ModelError
 from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.linear import DenseLinear, Int8Linear, Linear, Scratch
 from structgen.engine.model_config import ModelConfig
+from structgen.engine.paged_rows import Attend, PagedRows
 from structgen.engine.weight_source import WeightSource
 
 Precision = Literal["bfloat16", "float32", "int8"]
@@ -57,13 +59,26 @@ class Layer:
 
 
 class LlamaModel:
-    """A Llama-shaped network on the CPU. `hidden` runs the blocks, `head` turns hidden states into logits."""
+    """A Llama-shaped network. `hidden` runs the blocks, `head` turns hidden states into logits.
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, precision: Precision) -> None:
+    `hidden` takes a step as the CPU likes it, `hidden_rows` as a GPU does; 8-bit weights are for the CPU.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: WeightSource,
+        precision: Precision,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.config = config
+        self.device = torch.device(device)
+        if precision == "int8" and self.device.type != "cpu":
+            raise ModelError("8-bit weights are for the CPU", hint="use dtype='bfloat16' on a GPU")
         self.precision = precision
         self.dtype = torch.float32 if precision == "float32" else torch.bfloat16
         linear = _linear_maker(precision, self.dtype)
+        weights = _OnDevice(weights, self.device)
         embedding = weights.get("embed_tokens.weight")
         self.embedding = embedding.to(self.dtype)
         self.layers = [_layer(weights, f"layers.{index}.", linear, self.dtype) for index in range(config.layers)]
@@ -74,7 +89,7 @@ class LlamaModel:
             self._head = linear(embedding if config.tied_head else weights.get("lm_head.weight"))
         self._frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float64)
         if weights.has("rope_factors"):  # llama3 scaling as GGUF files carry it: one divisor a pair
-            self._frequencies = self._frequencies / weights.get("rope_factors").double()
+            self._frequencies = self._frequencies / weights.get("rope_factors").double().cpu()
         self._cos, self._sin = torch.empty(0), torch.empty(0)
 
     def reserve(self, context: int) -> None:
@@ -85,17 +100,24 @@ class LlamaModel:
         both = torch.cat([angles, angles], dim=1)
         signs = torch.ones(self.config.head_dim)
         signs[: self.config.head_dim // 2] = -1  # (a, b) * cos + (b, a) * (-sin, sin) is the rotation
-        self._cos = both.cos().to(self.dtype)[:, None, :]
-        self._sin = (both.sin() * signs).to(self.dtype)[:, None, :]
+        self._cos = both.cos().to(self.device, self.dtype)[:, None, :]
+        self._sin = (both.sin() * signs).to(self.device, self.dtype)[:, None, :]
 
     @torch.inference_mode()
     def hidden(self, step: ForwardInput, cache: KVCache) -> Tensor:
         """Run the blocks over the step's tokens, [N, hidden] before the last norm; their keys and values are cached."""
+        return self._blocks(step, cache, self._attention(step, cache))
+
+    @torch.inference_mode()
+    def hidden_rows(self, step: PagedRows, cache: KVCache) -> Tensor:
+        """`hidden` for a step whose every token is a row of its own; reads nothing back from the device."""
+        return self._blocks(step, cache, step.attention(self.config, cache))
+
+    def _blocks(self, step: ForwardInput | PagedRows, cache: KVCache, attend: Attend) -> Tensor:
         config = self.config
         cos, sin = self._cos[step.positions], self._sin[step.positions]
         rotary = config.heads + config.kv_heads
         query_width = config.heads * config.head_dim
-        attend = self._attention(step, cache)
         x = functional.embedding(step.ids, self.embedding)
         for index, layer in enumerate(self.layers):
             qkv = layer.qkv(self._norm(x, layer.attention_norm))
@@ -181,6 +203,19 @@ class LlamaModel:
         later = torch.arange(end) > torch.arange(chunk.start, end)[:, None]
         mask = torch.zeros(later.shape, dtype=self.dtype).masked_fill_(later, -torch.inf)
         return mask.repeat(self.config.group, 1)
+
+
+class _OnDevice:
+    """A WeightSource whose tensors come out on a device."""
+
+    def __init__(self, source: WeightSource, device: torch.device) -> None:
+        self._source, self._device = source, device
+
+    def get(self, name: str) -> Tensor:
+        return self._source.get(name).to(self._device)
+
+    def has(self, name: str) -> bool:
+        return self._source.has(name)
 
 
 def _linear_maker(precision: Precision, dtype: torch.dtype) -> Callable[[Tensor], Linear]:

@@ -1,27 +1,24 @@
-"""ModelRunner: the seam between the engine and whatever computes logits; TorchRunner: PyTorch on the CPU."""
+"""ModelRunner: the seam between the engine and whatever computes logits and samples from them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-import torch
-
-from structgen.engine.kv_cache import KVCache
-from structgen.engine.llama import LlamaModel
 from structgen.engine.step import StepSlot
-from structgen.engine.threads import ThreadGovernor
 
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
 
 
 class ModelRunner(Protocol):
-    """Steps run in the order they are launched. `launch` may return before the step has run; `wait` may not.
+    """A device: what is asked of it runs in the order it is asked, beside the caller or only when it is waited for.
 
-    After `wait`, `slot.logits` holds one row for each of `slot.rows`. An exception from either ends the step, and
-    running the same slot's tokens again must give the same result.
+    For each step the engine calls `launch`, then `sample`, then `wait`; with two steps in flight, the next step's
+    `launch` comes before this one's `wait`. The token that a row samples stays on the device under the row's lane
+    (`StepSlot.lanes`), where the next step finds it without the host knowing it.
+
+    An exception from any of the three ends the step, and running the same slot's tokens again must give the same result.
     """
 
     @property
@@ -36,54 +33,36 @@ class ModelRunner(Protocol):
     @property
     def pages(self) -> int: ...
 
-    def launch(self, slot: StepSlot) -> None: ...
+    @property
+    def pinned(self) -> bool:
+        """Whether slots shall lie in page-locked memory, for a device with its own memory."""
+        ...
 
-    def wait(self, slot: StepSlot) -> None: ...
+    @property
+    def default_depth(self) -> int:
+        """How many steps in flight are best here."""
+        ...
+
+    def launch(self, slot: StepSlot) -> None:
+        """Lay the plan's tokens and page tables out now, and start the forward pass; may return before it has run."""
+        ...
+
+    def sample(self, slot: StepSlot) -> None:
+        """Pick a token for each of `slot.rows`, under the masks that are in the slot by now; may return before."""
+        ...
+
+    def wait(self, slot: StepSlot, seconds: float) -> None:
+        """Until the slot's tokens, status and logprobs have arrived; StepTimeoutError after `seconds`."""
+        ...
 
     def clear(self, pages: Iterable[int]) -> None:
         """Forget what stands in the pages of a sequence that failed: it may be NaN, which no mask hides."""
         ...
 
+    def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
+        """When the step's parts ran on the device: (forward or sample, begin, end), `time.perf_counter` seconds."""
+        ...
 
-class TorchRunner:
-    """Owns the KV cache. The device is the caller's own thread: `launch` notes the step, `wait` computes it.
-
-    So a step that is launched at the end of a tick costs nothing until the next tick needs its logits.
-    It sets PyTorch's thread count, step by step.
-    """
-
-    _torch_threads: ClassVar[int] = 0
-
-    def __init__(
-        self, model: LlamaModel, *, max_batch: int, max_context: int | None = None, threads: int | None = None
-    ) -> None:
-        """`threads`: how many PyTorch may use; as many as it was set to before the first runner, when left out."""
-        TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
-        self._governor = ThreadGovernor(threads or TorchRunner._torch_threads)
-        self.model = model
-        self.vocab_size = model.config.vocab_size
-        self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
-        self.page_size = PAGE_SIZE
-        self.pages = max_batch * -(-self.max_context // PAGE_SIZE)
-        model.reserve(self.max_context)
-        self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
-
-    def launch(self, slot: StepSlot) -> None:
-        """Nothing to do: there is no second thread to hand the step to."""
-
-    def wait(self, slot: StepSlot) -> None:
-        if torch.get_num_threads() != self._governor.threads:
-            torch.set_num_threads(self._governor.threads)
-        started = time.perf_counter()
-        self._forward(slot)
-        if not slot.plan.chunks:
-            self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
-
-    def _forward(self, slot: StepSlot) -> None:
-        hidden = self.model.hidden(slot.input, self._cache)
-        if slot.rows:
-            wanted = hidden if len(slot.rows) == len(hidden) else hidden[slot.sampled_at]
-            slot.logits[: len(slot.rows)] = self.model.head(wanted)
-
-    def clear(self, pages: Iterable[int]) -> None:
-        self._cache.clear(pages)
+    def close(self) -> None:
+        """Give the device back. Idempotent."""
+        ...

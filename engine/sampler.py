@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,31 @@ from structgen.engine.sampling_params import SamplingParams
 # How many of the most likely tokens are tried for top_p before the whole vocabulary is sorted; the first nearly always
 # suffices (0.07 ms of 49,152 tokens; sorting all takes 3 ms).
 NUCLEUS_GUESSES = (256, 4096)
+
+
+@dataclass
+class RowSampling:
+    params: SamplingParams
+    uniform: float
+    history: object = None
+
+    @classmethod
+    def ignored(cls):
+        return cls(SamplingParams(), 0.0)
+
+
+@dataclass
+class Sampled:
+    tokens: Tensor
+    status: Tensor
+    logprobs: object = None
+
+
+TEXTS = ["", "the model's logits are not finite", "the mask allows no token"]
+
+
+def status_text(status):
+    return TEXTS[status]
 
 
 class Sampler:
@@ -28,10 +55,11 @@ class Sampler:
         logits: Tensor,
         mask: Tensor,
         constrained: Items[bool],
-        params: Items[SamplingParams],
-        uniforms: Items[float],
-    ) -> list[int | str]:
-        """One entry a row: a token id, or why none could be picked. Masked-out logits are overwritten with -inf.
+        rows,
+    ):
+        params = [r.params for r in rows]
+        uniforms = [r.uniform for r in rows]
+        """x
 
         logits [R, V] float32, mask [R, ceil(V / 32)] int32; `uniforms` are each row's next draw from its own stream,
         used by rows that are not greedy. A row's result depends on that row alone.
@@ -54,7 +82,8 @@ class Sampler:
                 picks.append(token)
             else:
                 picks.append(draw(logits[row], params[row], uniforms[row]))
-        return picks
+        st = [TEXTS.index(p) if isinstance(p, str) else 0 for p in picks]
+        return Sampled(torch.tensor([0 if isinstance(p, str) else p for p in picks]), torch.tensor(st, dtype=torch.int8))
 
     def _forbid(self, logits: Tensor, mask: Tensor, constrained: Items[bool]) -> None:
         for row, has_mask in enumerate(constrained):

@@ -8,15 +8,25 @@ from dataclasses import dataclass
 from structgen.engine.pages import PageAllocator, page_keys
 from structgen.engine.sequence import Sequence, Stage
 
+SHORT_CHUNK = 16  # tokens; what a jump forward leaves, or the rest of a prompt: it goes before longer ones
+
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Run `count` tokens of `sequence` from position `start`. `samples`: the last of them is its last known token."""
+    """Run `count` tokens of `sequence` from position `start`. `samples`: the token after the last of them is wanted.
+
+    `epoch` is the sequence's when the row was planned: what the row samples is void once the sequence has moved on.
+    """
 
     sequence: Sequence
     start: int
     count: int
     samples: bool
+    epoch: int = 0
+
+    @property
+    def void(self) -> bool:
+        return self.sequence.finished or self.sequence.epoch != self.epoch
 
 
 @dataclass(frozen=True)
@@ -42,8 +52,11 @@ class StepPlan:
 class Scheduler:
     """First come, first served; at most `max_batch` sequences run, and `step_tokens` tokens a step.
 
-    A sequence gets the pages of its longest possible text on admission, so a running one never lacks a page.
-    Decode rows go first and are never held back; what is left of `step_tokens` bounds the prefill chunks.
+    A sequence is admitted when there are pages for the tokens it has and one for each that runs already; it takes more
+    as it grows. When none is left, the youngest running one is preempted: it gives its pages back and waits, first in
+    the queue, to be computed again (its full pages may still be found as a prefix). The oldest never is, and one
+    sequence always fits, so there is always progress.
+    Decode rows go first and are never held back by prompts; what is left of `step_tokens` bounds the chunks.
     """
 
     def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int, share_prefixes: bool = True) -> None:
@@ -52,7 +65,11 @@ class Scheduler:
         self.max_batch, self.step_tokens = max_batch, step_tokens
         self._share_prefixes = share_prefixes
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
+        self.running: list[Sequence] = []  # in the order of their admission
+        self.preempted: list[Sequence] = []  # still held by a step in flight
+        self._lanes = list(range(max_batch - 1, -1, -1))
+        self.preemptions = 0
+        self.shared_tokens = 0  # prompt tokens that needed no computing
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -60,64 +77,122 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
         self._admit()
-        decode = [sequence for sequence in self.running if sequence.pending == 1]
-        rows = [self._take(sequence, 1) for sequence in decode]
-        room = self.step_tokens - len(rows)
+        ready = [sequence for sequence in self.running if sequence.plannable]
+        decode = [self._take(each, 1) for each in ready if each.pending == 1 and self._grow(each, 1)]
+        room = self.step_tokens - len(decode)
         chunks = []
-        for sequence in self.running:
-            if sequence.pending > 0 and room > 0:
-                chunks.append(self._take(sequence, min(sequence.pending, room)))
-                room -= chunks[-1].count
-        return StepPlan(tuple(rows), tuple(chunks)) if rows or chunks else None
+        for sequence in sorted((each for each in ready if each.pending > 1), key=_is_long):
+            count = min(sequence.pending, room)
+            if count > 0 and sequence.plannable and self._grow(sequence, count):
+                chunks.append(self._take(sequence, count))
+                room -= count
+        plan = StepPlan(_still_running(decode), _still_running(chunks))  # a later row may have preempted an earlier one's
+        return plan if plan.decode or plan.chunks else None
 
     def drop(self, sequence: Sequence) -> None:
         """The sequence is finished: it is planned no more. Its pages stay until `release`."""
         if sequence in self.running:
-            self.running.remove(sequence)
+            self._stop(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+        elif sequence in self.preempted:
+            self.preempted.remove(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """No step in flight writes to the sequence's pages any more: give them up."""
-        assert sequence.finished
+        """No step in flight writes to the pages of a finished or preempted sequence any more: give them up."""
+        assert sequence.stage in (Stage.FINISHED, Stage.PREEMPTED)
         assert sequence.inflight_refs == 0
         if sequence.finish_reason != "error":  # whatever went wrong may stand in the pages
-            self.remember(sequence)
+            self.remember(sequence, sequence.total)
         self.pages.release(sequence.pages)
         sequence.pages = []
+        if sequence.stage is Stage.PREEMPTED:
+            if sequence in self.preempted:
+                self.preempted.remove(sequence)
+            sequence.void(computed=0)
+            sequence.stage = Stage.WAITING
+            self.waiting.appendleft(sequence)
 
-    def remember(self, sequence: Sequence) -> None:
-        """Let later requests share the sequence's full pages, all of whose tokens have been committed."""
+    def remember(self, sequence: Sequence, tokens: int) -> None:
+        """Let later requests share the full pages of the sequence's first `tokens` tokens, which are committed."""
         if not self._share_prefixes:
             return
-        final = sequence.tokens(0, sequence.computed)
+        final = sequence.tokens(0, min(sequence.computed, tokens))
         first = len(sequence.page_keys)
         sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys)
         for page, key in zip(sequence.pages[first:], sequence.page_keys[first:], strict=False):
             self.pages.register(page, key)
 
+    def check_integrity(self) -> None:
+        lanes = [sequence.lane for sequence in self.running]
+        assert sorted(lanes + self._lanes) == list(range(self.max_batch)), "a lane is lost or shared"
+        assert all(sequence.stage is Stage.RUNNING for sequence in self.running)
+
+    # -- pages ------------------------------------------------------------------------------------------------------
+
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.max_batch:
             sequence = self.waiting[0]
-            need = self.pages.pages_for(len(sequence.prompt_ids) + sequence.limit)
+            need = self.pages.pages_for(sequence.total)
             shared = self._share_prefix(sequence)
-            if need - len(shared) > self.pages.available:
+            others = len(self.running) + len(self.preempted)
+            if need - len(shared) + others > self.pages.available or (others and self.preempted):
                 self.pages.release(shared)
                 return
             sequence.pages = shared + self.pages.take(need - len(shared))
             sequence.page_keys = sequence.page_keys[: len(shared)]
             sequence.computed = len(shared) * self.pages.page_size
+            self.shared_tokens += sequence.computed
+            sequence.lane = self._lanes.pop()
             sequence.stage = Stage.RUNNING
             self.running.append(self.waiting.popleft())
 
     def _share_prefix(self, sequence: Sequence) -> list[int]:
-        """Pages another request has computed; at least the prompt's last token is left to run, for its logits."""
-        if not sequence.page_keys:
-            sequence.page_keys = page_keys(sequence.prompt_ids[:-1], self.pages.page_size, [])
+        """Pages another request has computed; at least the last known token is left to run, for its logits."""
+        if not sequence.page_keys or sequence.output_ids:
+            known = sequence.tokens(0, sequence.total - 1)
+            sequence.page_keys = page_keys(known, self.pages.page_size, [])
         return self.pages.share(sequence.page_keys)
+
+    def _grow(self, sequence: Sequence, count: int) -> bool:
+        """Pages for `count` more tokens; False when the sequence must wait for some, or was preempted itself."""
+        need = self.pages.pages_for(sequence.computed + count) - len(sequence.pages)
+        while need > self.pages.available:
+            victim = self.running[-1]
+            if victim is self.running[0]:  # alone: what it lacks is held by preempted ones, and comes back soon
+                return False
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        if need > 0:
+            sequence.pages += self.pages.take(need)
+        return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.preemptions += 1
+        self._stop(victim)
+        victim.stage = Stage.PREEMPTED
+        if victim.inflight_refs == 0:
+            self.release(victim)
+        else:
+            self.preempted.append(victim)
+
+    def _stop(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._lanes.append(sequence.lane)
+        sequence.lane = -1
 
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:
-        row = PlanRow(sequence, sequence.computed, count, samples=count == sequence.pending)
+        row = PlanRow(sequence, sequence.computed, count, count == sequence.pending, sequence.epoch)
         sequence.computed += count
+        sequence.unknown += row.samples
         return row
+
+
+def _still_running(rows: list[PlanRow]) -> tuple[PlanRow, ...]:
+    return tuple(row for row in rows if row.sequence.stage is Stage.RUNNING)
+
+
+def _is_long(sequence: Sequence) -> bool:
+    return sequence.pending > SHORT_CHUNK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from enum import Enum
 from typing import Literal, Protocol
 
@@ -34,12 +35,21 @@ class MaskSource(Protocol):
 
     def fill_mask(self, row: Mask, budget: int | None = None) -> None: ...
 
+    def fill_known_mask(self, row: Mask, budget: int | None = None) -> bool:
+        """`fill_mask` where that is a mere copy; False, and nothing done, where there is something to compute."""
+        ...
+
     def accept(self, token_id: int) -> bool: ...
+
+    def rollback(self, count: int) -> None: ...
+
+    def forced_tokens(self) -> list[int]: ...
 
 
 class Stage(Enum):
     WAITING = "waiting"  # owns nothing
-    RUNNING = "running"  # owns pages, is planned into steps
+    RUNNING = "running"  # owns pages and a lane, is planned into steps
+    PREEMPTED = "preempted"  # planned no more; gives its pages back when no step in flight holds it, then waits again
     FINISHED = "finished"  # final for the user; a zombie while inflight_refs > 0, and owns pages until then
 
 
@@ -47,6 +57,9 @@ class Sequence:
     """Tokens and state of one request. The engine thread alone changes it; callers read.
 
     computed       tokens whose keys and values are cached, or will be by a step already in flight
+    unknown        1 while a step in flight samples its next token: it exists on the device, and not here
+    epoch          raised when what steps in flight sample for it is void; a row of an older epoch is ignored
+    lane           where the runner keeps its last sampled token and its page table, while it runs
     limit          tokens that may be generated, EOS included (max_tokens, or what the context leaves)
     inflight_refs  steps in flight that hold a row of this sequence
     """
@@ -70,7 +83,14 @@ class Sequence:
         self.pages: list[int] = []
         self.page_keys: list[bytes] = []  # of the full pages that the prefix cache knows, in order
         self.computed = 0
+        self.unknown = 0
+        self.epoch = 0
+        self.lane = -1
         self.inflight_refs = 0
+        self.mask_job: Future[Mask] | None = None  # computes its next mask, and came too late for a step
+        self.mask_deadline = 0.0  # `time.perf_counter` after which that job counts as hanging
+        self.jump_rate = 0.0  # how often a sampled token was followed by forced ones, lately
+        self.forced = 0  # output tokens that were not sampled
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None
@@ -83,25 +103,37 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Known tokens that no step has taken yet."""
-        return self.total - self.computed
+        """Tokens, the unknown one included, that no step has taken yet."""
+        return self.total + self.unknown - self.computed
 
     @property
     def budget(self) -> int:
-        """Tokens that may still be generated, EOS included."""
+        """Tokens that may still be generated, EOS included, after those that are known."""
         return self.limit - len(self.output_ids)
+
+    @property
+    def plannable(self) -> bool:
+        """Whether a step could take tokens of it now: its mask is no longer waited for, and its budget not used up."""
+        late = self.mask_job is not None and not self.mask_job.done()
+        return self.stage is Stage.RUNNING and self.pending > 0 and self.budget > self.unknown and not late
 
     @property
     def finished(self) -> bool:
         return self.stage is Stage.FINISHED
 
     def tokens(self, start: int, count: int) -> list[int]:
-        """`count` tokens from position `start`, across prompt and output."""
+        """At most `count` known tokens from position `start`, across prompt and output."""
         prompt = len(self.prompt_ids)
         if start >= prompt:
             return self.output_ids[start - prompt : start - prompt + count]
         head = self.prompt_ids[start : start + count]
         return head + self.output_ids[: count - len(head)]
+
+    def void(self, computed: int) -> None:
+        """Ignore what steps in flight sample for it, and go on from `computed` cached tokens."""
+        self.epoch += 1
+        self.unknown = 0
+        self.computed = computed
 
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
         """Final for the user from here on. Closing early is told as `length`: clients rely on that word."""
@@ -109,6 +141,7 @@ class Sequence:
         self.stage = Stage.FINISHED
         self.finish_reason = "length" if reason == "stop" and self.closed_early else reason
         self.error = error
+        self.mask_job = None
 
     def __repr__(self) -> str:
         return f"<Sequence {self.number} {self.stage.value} {len(self.prompt_ids)}+{len(self.output_ids)} tokens>"

@@ -1,99 +1,54 @@
-"""StepSlot: the buffers of one step in flight. Made once; a step writes into them and allocates nothing."""
+"""StepSlot: what engine and runner share about one step in flight. Made once; a step allocates no large buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from typing import Any
 
-import numpy as np
 import torch
 
-from structgen.engine.kv_cache import PageTable
-from structgen.engine.llama import Chunk, ForwardInput
+from structgen.engine.sampler import RowSampling
 from structgen.engine.scheduler import PlanRow, StepPlan
 
 
 class StepSlot:
-    """Sizes: N = `step_tokens`, B = `max_batch`, V = `vocab_size`, P = pages of the longest sequence.
+    """Sizes: B = `max_batch`, V = `vocab_size`. One row of each buffer a sampling row of the plan.
 
-    ids, positions, places  int64 [N]: token, its position, its place in the KV cache
-    tables                  int64 [B, P] flattened: page tables, decode rows padded to one length, then one a chunk
-    sampled_at              int64 [B]: which token of the step each sampling row's logits come from
-    logits                  [B, V] float32, one row a sampling row; the runner fills it
-    mask                    int32 [B, ceil(V / 32)], bit 1 = allowed; `constrained` says which rows have one
+    Written by the engine, read by the runner between `sample` and `wait`:
+        mask         int32 [B, ceil(V / 32)] on the host (pinned for a GPU), bit 1 = allowed
+        constrained  which rows have a mask
+        sampling     how each row picks its token
+    Written by the runner, read by the engine after `wait`:
+        tokens       int64 [B], status int8 [B] (0: `tokens` counts; otherwise why there is none)
+        logprobs     what was asked for beside the tokens, or None
+    `logits` [B, V] float32 is there for runners that compute on the host.
     """
 
-    def __init__(self, *, step_tokens: int, max_batch: int, vocab_size: int, table_pages: int, page_size: int) -> None:
-        self.page_size = page_size
-        self._ids, self._positions, self._places, self._tables, self._sampled_at = (
-            torch.zeros(size, dtype=torch.int64)
-            for size in (step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
-        )
-        self._host = tuple(buffer.numpy() for buffer in (self._ids, self._positions, self._places, self._sampled_at))
-        self._host_tables = self._tables.numpy()
-        self.logits = torch.zeros(max_batch, vocab_size, dtype=torch.float32)
-        self.mask = torch.zeros(max_batch, -(-vocab_size // 32), dtype=torch.int32)
+    def __init__(self, index: int, *, max_batch: int, vocab_size: int, pinned: bool = False) -> None:
+        self.index = index
+        words = -(-vocab_size // 32)
+        self.mask = torch.zeros(max_batch, words, dtype=torch.int32, pin_memory=pinned)
         self.mask_rows = self.mask.numpy()
+        self.tokens = torch.zeros(max_batch, dtype=torch.int64, pin_memory=pinned)
+        self.status = torch.zeros(max_batch, dtype=torch.int8, pin_memory=pinned)
+        self.logits = torch.zeros(0 if pinned else max_batch, vocab_size, dtype=torch.float32)
         self.constrained = [False] * max_batch
-        self.fault: Exception | None = None  # from launching the step; told when its logits are wanted
+        self.sampling: list[RowSampling] = []
+        self.logprobs: Any = None
+        self.fault: Exception | None = None  # from launching or sampling; told when the tokens are wanted
+        self.input: Any = None  # how the runner laid the tokens out
+        self.number = 0  # of the step, counting from 1
         self.plan = StepPlan((), ())
         self.rows: tuple[PlanRow, ...] = ()
-        self.input = self._stage_tables(self.plan, 0)
+        self.lanes: list[int] = []  # where each sampling row's token goes
 
-    def stage(self, plan: StepPlan) -> None:
-        """Write the plan's tokens, positions and page tables into the buffers."""
-        self.plan, self.rows, self.fault = plan, plan.sampling_rows, None
+    def stage(self, plan: StepPlan, number: int) -> None:
+        self.plan, self.rows, self.number = plan, plan.sampling_rows, number
+        self.lanes = [row.sequence.lane for row in self.rows]
+        self.fault, self.logprobs, self.sampling = None, None, []
         self.constrained[: len(self.rows)] = [False] * len(self.rows)
-        ids, positions, places, sampled_at = self._host
-        offset, sampling = 0, 0
-        for row in plan.rows:
-            end = offset + row.count
-            where = np.arange(row.start, row.start + row.count)
-            first = row.start // self.page_size
-            pages = np.asarray(row.sequence.pages[first : (row.start + row.count - 1) // self.page_size + 1])
-            ids[offset:end] = row.sequence.tokens(row.start, row.count)
-            positions[offset:end] = where
-            places[offset:end] = pages[where // self.page_size - first] * self.page_size + where % self.page_size
-            if row.samples:
-                sampled_at[sampling] = end - 1
-                sampling += 1
-            offset = end
-        self.input = self._stage_tables(plan, offset)
 
-    @property
-    def sampled_at(self) -> torch.Tensor:
-        return self._sampled_at[: len(self.rows)]
 
-    def _stage_tables(self, plan: StepPlan, tokens: int) -> ForwardInput:
-        lengths = tuple(row.start + 1 for row in plan.decode)
-        width = self._pages_of(max(lengths, default=0))
-        decode = self._write_table(0, [row.sequence.pages[:width] for row in plan.decode], width)
-        at, offset, chunks = width * len(plan.decode), len(plan.decode), []
-        for row in plan.chunks:
-            pages = row.sequence.pages[: self._pages_of(row.start + row.count)]
-            table = self._write_table(at, [pages], len(pages))
-            chunks.append(Chunk(offset=offset, count=row.count, start=row.start, table=table))
-            at, offset = at + len(pages), offset + row.count
-        return self._view(tokens, decode, lengths, chunks)
-
-    def _write_table(self, at: int, lists: list[list[int]], width: int) -> PageTable:
-        """Page lists at `at` in the buffer; short ones are padded with a page of their own, which the mask hides."""
-        for index, pages in enumerate(lists):
-            begin = at + index * width
-            self._host_tables[begin : begin + width] = pages + pages[:1] * (width - len(pages))
-        view = self._tables[at : at + len(lists) * width]
-        adjoin = len(lists) == 1 and all(b == a + 1 for a, b in pairwise(lists[0]))
-        return PageTable(pages=view, rows=len(lists), first=lists[0][0] if adjoin else None)
-
-    def _pages_of(self, tokens: int) -> int:
-        return -(-tokens // self.page_size)
-
-    def _view(self, tokens: int, decode: PageTable, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
-        return ForwardInput(
-            ids=self._ids[:tokens],
-            positions=self._positions[:tokens],
-            places=self._places[:tokens],
-            decode_table=decode,
-            decode_lengths=lengths,
-            chunks=tuple(chunks),
-        )
+def row_tokens(row: PlanRow) -> list[int]:
+    """The row's tokens; one that is not known here yet is -1 - lane, for the runner to look up where it sampled it."""
+    tokens = row.sequence.tokens(row.start, row.count)
+    return tokens if len(tokens) == row.count else [*tokens, -1 - row.sequence.lane]

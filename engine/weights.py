@@ -15,34 +15,36 @@ from structgen.engine.safetensors_weights import SafetensorsWeights
 Dtype = Literal["bfloat16", "float32", "int8", "auto"]
 
 
-def load_model(path: str | Path, *, dtype: Dtype = "auto") -> LlamaModel:
+def load_model(path: str | Path, *, dtype: Dtype = "auto", device: str = "cpu") -> LlamaModel:
     """Load a `.gguf` file, or a folder with config.json and *.safetensors (sharded or not).
 
     ModelError when the file is missing, damaged or not Llama-shaped. `auto` takes the fastest form that the CPU has
-    kernels for: 8-bit weights, or float32 where PyTorch would emulate bfloat16.
+    kernels for: 8-bit weights, or float32 where PyTorch would emulate bfloat16. On a GPU it is bfloat16.
     """
-    precision = _precision(dtype)
+    precision = _precision(dtype, device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: more threads gain little, and lose much on a busy machine
     try:
-        return _load(Path(path), precision)
+        return _load(Path(path), precision, device)
     finally:
         torch.set_num_threads(threads)
 
 
-def _load(place: Path, precision: Precision) -> LlamaModel:
+def _load(place: Path, precision: Precision, device: str) -> LlamaModel:
     if place.is_dir():
         with SafetensorsWeights(place) as folder:
-            return LlamaModel(folder.config, folder, precision)
+            return LlamaModel(folder.config, folder, precision, device)
     if not place.is_file():
         raise ModelError(f"there is no model at {place}", hint="give a .gguf file or a Hugging Face folder")
     if place.suffix.lower() != ".gguf":
         raise ModelError(f"{place.name} is not a model file of a known kind", hint="give a .gguf file or a folder")
     file = GGUFWeights(place)
-    return LlamaModel(file.config, file, precision)
+    return LlamaModel(file.config, file, precision, device)
 
 
-def _precision(dtype: Dtype) -> Precision:
+def _precision(dtype: Dtype, device: str) -> Precision:
+    if dtype == "auto" and device != "cpu":
+        return "bfloat16"
     if dtype == "auto":
         return "float32" if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else "int8"
     if dtype not in ("bfloat16", "float32", "int8"):

@@ -149,7 +149,7 @@ class Matcher:
             distinct.forbid(row, self._places[-1], budget - 1)
             self.mask_was_narrowed = not np.array_equal(free, row)
 
-    def fill_known_mask(self, row: Array) -> bool:
+    def fill_known_mask(self, row: Array, budget: int | None = None) -> bool:
         """`fill_mask` where it is a mere copy; False, and nothing done, where there is something to compute."""
         if self.is_terminated:
             row[:] = 0
@@ -157,6 +157,8 @@ class Matcher:
         automaton, config = self._here()
         known = automaton.masks.get(config)
         if known is None or (known.ends_key and self._keys_at) or self._distinct is not None:
+            return False
+        if budget is not None and known.highest >= budget:
             return False
         row[:] = known.bits
         self.mask_was_narrowed = False

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from structgen.engine import BudgetError, Engine, SamplingParams, Sequence, StepOutput
+from structgen.engine import BudgetError, Engine, SamplingParams, Sequence
 from structgen.engine.errors import ContextLengthError
-from structgen.engine.scheduler import PlanRow
-from structgen.engine.sequence import Mask, Stage
+from structgen.engine.sequence import Stage
 from structgen.engine.step import StepSlot
-
-EOS, OPEN, CLOSE = 0, 1, 2
-LETTERS = range(3, 40)
-VOCAB = 40
-ENDS = frozenset([EOS])
+from tests.engine.fakes import (
+    CLOSE,
+    ENDS,
+    LETTERS,
+    VOCAB,
+    FakeRunner,
+    Quoted,
+    alone,
+    is_quoted,
+    prefer_letters,
+    run,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,133 +36,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def prefer_letters(tokens: list[int]) -> np.ndarray:
-    """Logits that depend on every token of the text, and like closing least."""
-    rng = np.random.default_rng(tokens)
-    logits = rng.normal(size=VOCAB).astype(np.float32)
-    logits[[EOS, CLOSE]] -= 50
-    return logits
-
-
-class FakeRunner:
-    """Keeps (position, token) in the places of a cache and computes a row's logits from what it reads back there.
-
-    A page that is shared, freed or padded wrongly gives a text with a hole, and the test fails.
-    """
-
-    vocab_size, max_context, page_size = VOCAB, 512, 4
-
-    def __init__(self, pages: int = 1024, logits: Callable[[list[int]], np.ndarray] = prefer_letters) -> None:
-        self.pages = pages
-        self.logits = logits
-        self.places: dict[int, tuple[int, int]] = {}
-        self.steps = 0
-        self.tokens = 0
-        self.cleared: list[int] = []
-
-    def launch(self, slot: StepSlot) -> None:
-        self.steps += 1
-        self.tokens += len(slot.input.ids)
-
-    def wait(self, slot: StepSlot) -> None:
-        step = slot.input
-        for token, position, place in zip(
-            step.ids.tolist(), step.positions.tolist(), step.places.tolist(), strict=True
-        ):
-            self.places[place] = (position, token)
-        texts = [self.read(slot, index, row) for index, row in enumerate(slot.plan.rows)]
-        sampling = [text for text, row in zip(texts, slot.plan.rows, strict=True) if row.samples]
-        for index, text in enumerate(sampling):
-            slot.logits[index] = slot.logits.new_tensor(self.logits(text))
-
-    def read(self, slot: StepSlot, index: int, row: PlanRow) -> list[int]:
-        decode = slot.input.decode_table
-        if index < decode.rows:
-            table = decode.pages.view(decode.rows, -1)[index].tolist()
-            assert slot.input.decode_lengths[index] == row.start + 1
-        else:
-            table = slot.input.chunks[index - decode.rows].table.pages.tolist()
-        text = []
-        for position in range(row.start + row.count):
-            place = table[position // self.page_size] * self.page_size + position % self.page_size
-            stored, token = self.places[place]
-            assert stored == position, "another sequence wrote here"
-            text.append(token)
-        return text
-
-    def clear(self, pages: Iterable[int]) -> None:
-        self.cleared.extend(pages)
-
-
-class Quoted:
-    """The language OPEN LETTER* CLOSE, then EOS. It may be told to misbehave after a number of tokens."""
-
-    def __init__(self, *, fault: str = "", after: int = 3) -> None:
-        self.state = 0  # 0 nothing yet, 1 open, 2 closed, 3 ended
-        self.mask_was_narrowed = False
-        self.fault, self.after, self.count = fault, after, 0
-
-    @property
-    def is_complete(self) -> bool:
-        return self.state == 2
-
-    @property
-    def is_terminated(self) -> bool:
-        return self.state == 3
-
-    @property
-    def min_tokens_to_complete(self) -> int:
-        return 3 - self.state
-
-    def allowed(self) -> dict[int, int]:
-        """Token -> the state it leads to."""
-        inside = {**dict.fromkeys(LETTERS, 1), CLOSE: 2}
-        return ({OPEN: 1}, inside, {EOS: 3}, {})[self.state]
-
-    def fill_mask(self, row: Mask, budget: int | None = None) -> None:
-        if self.fault == "fill" and self.count == self.after:
-            raise RuntimeError("cannot fill")
-        every = self.allowed()
-        fitting = [token for token, state in every.items() if budget is None or 3 - state <= budget - 1]
-        self.mask_was_narrowed = len(fitting) < len(every)
-        words = row.view(np.uint32)
-        words[:] = 0
-        if self.fault == "empty" and self.count == self.after:
-            return
-        for token in fitting:
-            words[token // 32] |= np.uint32(1 << token % 32)
-
-    def accept(self, token_id: int) -> bool:
-        assert self.state < 3, "advanced after it had terminated"
-        if self.fault == "accept" and self.count == self.after:
-            raise RuntimeError("cannot accept")
-        if self.fault == "refuse" and self.count == self.after:
-            return False
-        state = self.allowed().get(token_id)
-        if state is None:
-            return False
-        self.state, self.count = state, self.count + 1
-        return True
-
-
-def is_quoted(tokens: list[int]) -> bool:
-    return tokens[:1] == [OPEN] and tokens[-1:] == [CLOSE] and all(token in LETTERS for token in tokens[1:-1])
-
-
-def run(engine: Engine) -> list[StepOutput]:
-    outputs = []
-    while engine.has_work:
-        outputs += engine.step()
-        engine.check_integrity()
-    return outputs
-
-
-def alone(prompt: list[int], params: SamplingParams, matcher: Quoted | None = None) -> list[int]:
-    engine = Engine(FakeRunner(pages=128), max_batch=1)
-    sequence = engine.submit(prompt, params, matcher, ENDS)
-    while engine.has_work:
-        engine.step()
-    return sequence.output_ids
+@pytest.fixture(autouse=True, params=[(1, False), (2, False), (2, True)], ids=["depth 1", "depth 2", "a thread"])
+def pipeline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test of this file holds for the serial loop, for two steps in flight, and with a device beside the host."""
+    monkeypatch.setattr(FakeRunner, "depth", request.param[0])
+    monkeypatch.setattr(FakeRunner, "as_thread", request.param[1])
 
 
 def test_each_row_of_a_mixed_batch_gets_what_it_gets_alone() -> None:
@@ -239,7 +123,8 @@ def test_when_only_eos_is_left_no_forward_is_spent_on_it() -> None:
         sequence = engine.submit([7], SamplingParams(max_tokens=8), Quoted(), ends)
         run(engine)
         assert sequence.finish_reason == "length"
-        assert runner.steps == len(sequence.output_ids) + extra
+        least = len(sequence.output_ids) - 1 + extra  # the first token is forced
+        assert runner.steps in range(least, least + engine.depth), "depth 2 may launch one before the end is known"
 
 
 @pytest.mark.parametrize("where", ["eos", "stop id"])
@@ -310,9 +195,10 @@ def test_a_cancelled_sequence_in_flight_keeps_its_pages_until_the_step_is_throug
     sequence = engine.submit([5, 4, 3], SamplingParams(max_tokens=12))
     engine.step()
     engine.cancel(sequence)
-    assert (sequence.stage, sequence.inflight_refs, bool(sequence.pages)) == (Stage.FINISHED, 1, True)
+    assert (sequence.stage, sequence.inflight_refs, bool(sequence.pages)) == (Stage.FINISHED, engine.depth, True)
     tokens = list(sequence.output_ids)
     (output,) = engine.step()
+    run(engine)
     assert (output.finish_reason, sequence.pages, sequence.output_ids) == ("cancelled", [], tokens)
     assert not engine.has_work
 
@@ -363,13 +249,13 @@ class BrokenRunner(FakeRunner):
         if at == self.at and any(row.sequence.prompt_ids[0] == 13 for row in slot.plan.rows):
             raise MemoryError("too large")
 
-    def launch(self, slot: StepSlot) -> None:
+    def lay_out(self, slot: StepSlot) -> None:
         self.check(slot, "launch")
-        super().launch(slot)
+        super().lay_out(slot)
 
-    def wait(self, slot: StepSlot) -> None:
+    def forward(self, slot: StepSlot) -> None:
         self.check(slot, "wait")
-        super().wait(slot)
+        super().forward(slot)
 
 
 @pytest.mark.parametrize("at", ["launch", "wait"])

@@ -8,7 +8,7 @@ from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler
-from structgen.engine.sequence import Sequence
+from structgen.engine.sequence import Sequence, Stage
 
 
 def make_sequence(number: int, prompt: int, max_tokens: int = 4) -> Sequence:
@@ -20,11 +20,19 @@ def make_scheduler(pages: int = 32, *, max_batch: int = 4, step_tokens: int = 8)
     return Scheduler(PageAllocator(pages, 4), max_batch=max_batch, step_tokens=step_tokens)
 
 
+def commit(sequence: Sequence, token: int = 5) -> None:
+    """What the engine does when a sampled token has arrived."""
+    sequence.unknown -= 1
+    sequence.output_ids.append(token)
+
+
 def test_a_long_prompt_runs_in_chunks_and_only_its_last_one_samples() -> None:
     scheduler = make_scheduler()
     scheduler.add(make_sequence(1, 19))
     steps = []
-    while plan := scheduler.plan():
+    for _ in range(3):
+        plan = scheduler.plan()
+        assert plan is not None
         (row,) = plan.rows
         steps.append((row.start, row.count, row.samples))
     assert steps == [(0, 8, False), (8, 8, False), (16, 3, True)]
@@ -36,7 +44,7 @@ def test_decode_rows_go_before_chunks_and_share_the_step_with_them() -> None:
     scheduler.add(first)
     scheduler.plan()
     scheduler.add(second)
-    first.output_ids.append(5)
+    commit(first)
     plan = scheduler.plan()
     assert plan is not None
     assert [(row.sequence, row.count) for row in plan.decode] == [(first, 1)]
@@ -45,11 +53,81 @@ def test_decode_rows_go_before_chunks_and_share_the_step_with_them() -> None:
     assert plan.tokens == 8
 
 
-def test_a_sequence_whose_token_is_not_yet_known_is_left_out() -> None:
+def test_a_token_that_is_sampled_and_not_yet_known_may_run_but_none_after_it() -> None:
     scheduler = make_scheduler()
-    scheduler.add(make_sequence(1, 3))
-    assert scheduler.plan() is not None
-    assert scheduler.plan() is None
+    sequence = make_sequence(1, 3, max_tokens=3)
+    scheduler.add(sequence)
+    rows = []
+    for _ in range(3):
+        plan = scheduler.plan()
+        assert plan is not None
+        rows += [(row.start, row.count, row.samples) for row in plan.rows]
+        if sequence.unknown == 2:
+            commit(sequence)
+    assert rows == [(0, 3, True), (3, 1, True), (4, 1, True)]
+    assert (sequence.unknown, sequence.budget) == (1, 1)
+    assert scheduler.plan() is None, "the token in flight is the last one"
+
+
+def test_a_row_is_void_once_its_sequence_has_moved_on() -> None:
+    scheduler = make_scheduler()
+    sequence = make_sequence(1, 3, max_tokens=9)
+    scheduler.add(sequence)
+    scheduler.plan()
+    ahead = scheduler.plan()
+    assert ahead is not None
+    commit(sequence)
+    sequence.output_ids += [7, 8]  # a jump: the token in flight was sampled in vain
+    sequence.void(sequence.computed)
+    assert ahead.rows[0].void
+    plan = scheduler.plan()
+    assert plan is not None
+    assert [(row.start, row.count, row.samples, row.void) for row in plan.rows] == [(4, 2, True, False)]
+
+
+def test_the_youngest_gives_way_when_pages_run_out_and_is_computed_again() -> None:
+    scheduler = make_scheduler(pages=6, max_batch=2, step_tokens=16)
+    old, young = make_sequence(1, 7, max_tokens=17), make_sequence(2, 7, max_tokens=17)
+    for sequence in (old, young):
+        scheduler.add(sequence)
+    scheduler.plan()
+    assert scheduler.running == [old, young]
+    while young.stage is Stage.RUNNING:
+        for sequence in (old, young):
+            commit(sequence)
+        scheduler.plan()
+    assert (scheduler.preemptions, young.pages, young.lane, young.computed) == (1, [], -1, 0)
+    assert old.stage is Stage.RUNNING
+    scheduler.check_integrity()
+    scheduler.pages.check_integrity([old.pages])
+    old.finish("stop")
+    scheduler.drop(old)
+    scheduler.release(old)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert plan.rows[-1].samples
+    assert plan.rows[-1].start + plan.rows[-1].count == young.total
+
+
+def test_a_preempted_sequence_keeps_its_pages_until_no_step_in_flight_holds_it() -> None:
+    scheduler = make_scheduler(pages=4, max_batch=2, step_tokens=16)
+    pipeline = Pipeline(["a", "b"])
+    old, young = make_sequence(1, 7, max_tokens=9), make_sequence(2, 4, max_tokens=9)
+    for sequence in (old, young):
+        scheduler.add(sequence)
+    plan = scheduler.plan()
+    assert plan is not None
+    pipeline.launch(row.sequence for row in plan.rows)
+    pipeline.sampled()
+    commit(old)
+    old.output_ids += [1, 2, 3, 4, 5]
+    scheduler.plan()
+    assert (young.stage, bool(young.pages)) == (Stage.PREEMPTED, True)
+    commit(young)
+    assert young in pipeline.commit()
+    scheduler.release(young)
+    assert (young.stage, young.pages, young.total) == (Stage.WAITING, [], 5)
+    scheduler.pages.check_integrity([old.pages])
 
 
 def test_admission_is_first_come_first_served_and_bounded_by_batch_and_pages() -> None:
@@ -98,8 +176,9 @@ def test_what_a_failed_sequence_computed_is_never_shared() -> None:
 def test_a_zombie_is_handed_back_when_the_last_step_that_holds_it_is_through() -> None:
     pipeline = Pipeline(["slot a", "slot b"])
     sequence = make_sequence(1, 3)
-    pipeline.launch([sequence])
-    pipeline.launch([sequence])
+    for _ in range(2):
+        pipeline.launch([sequence])
+        pipeline.sampled()
     assert pipeline.full
     assert sequence.inflight_refs == 2
     sequence.finish("cancelled")
@@ -107,17 +186,6 @@ def test_a_zombie_is_handed_back_when_the_last_step_that_holds_it_is_through() -
     pipeline.check_integrity([sequence])
     assert pipeline.commit() == [sequence]
     assert pipeline.empty
-
-
-def test_slots_come_back_only_after_their_commit() -> None:
-    pipeline = Pipeline(["slot a", "slot b"])
-    assert pipeline.reserve() == "slot a"
-    pipeline.launch([])
-    assert pipeline.reserve() == "slot b"
-    pipeline.launch([])
-    assert pipeline.oldest == "slot a"
-    pipeline.commit()
-    assert pipeline.reserve() == "slot a"
 
 
 def test_wrong_references_are_found() -> None:

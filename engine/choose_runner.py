@@ -1,0 +1,21 @@
+"""Which runner computes a model: the fastest one that the model's device and shape allow."""
+
+from __future__ import annotations
+
+import logging
+
+from structgen.engine.llama import LlamaModel
+from structgen.engine.runner import ModelRunner
+from structgen.engine.torch_runner import TorchRunner
+
+log = logging.getLogger("structgen.engine")
+
+
+def choose_runner(model: LlamaModel, *, max_batch: int, max_context: int | None = None) -> ModelRunner:
+    """A runner for the model where it lies; a log line says which one, and why."""
+    if model.device.type == "cpu":
+        return TorchRunner(model, max_batch=max_batch, max_context=max_context)
+    from structgen.engine.cuda_runner import CudaRunner
+
+    log.info("runner: PyTorch with CUDA graphs on %s", model.device)
+    return CudaRunner(model, max_batch=max_batch, max_context=max_context)

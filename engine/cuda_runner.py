@@ -1,0 +1,256 @@
+"""CudaRunner: LlamaModel on a GPU, each step one captured graph.
+
+Two streams. The compute stream runs forward and sampling in order; the copy stream brings masks in and tokens out, so
+that neither waits for a copy it does not need:
+
+    compute   [inputs of N+1, forward N+1] ......... wait(mask N+1) [sample N+1] record(sampled)
+    copy                  [mask N+1] record(mask)                    wait(sampled) [tokens N+1 -> host] record(arrived)
+
+Ownership: device buffers belong to the compute stream and exist once, since steps follow each other there. Pinned
+buffers belong to the slot, which is free again only when its step is committed, hence after every copy from them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from structgen.engine.device_input import DeviceInput, LaneTables, Rows, packed_size, unpack
+from structgen.engine.errors import StepTimeoutError
+from structgen.engine.kv_cache import KVCache
+from structgen.engine.llama import LlamaModel
+from structgen.engine.paged_rows import PagedRows
+from structgen.engine.runner import DEFAULT_CONTEXT, PAGE_SIZE
+from structgen.engine.sampler import Sampler
+from structgen.engine.step import StepSlot
+
+KV_SHARE = 0.5  # of the free memory, at most, for the KV cache
+GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # a step is padded to the next of these
+
+
+class DeviceSlot:
+    """What the device needs of one slot: pinned inputs, a mask buffer, events, and where its times end up."""
+
+    def __init__(self, staged: DeviceInput, mask: Tensor, status: Tensor, tokens: Tensor) -> None:
+        self.staged, self.mask, self.status, self.tokens = staged, mask, status, tokens
+        self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (
+            torch.cuda.Event(enable_timing=True) for _ in range(4)
+        )
+        self.mask_there, self.arrived = torch.cuda.Event(), torch.cuda.Event()
+        self.samples = False
+
+
+@dataclass
+class Bucket:
+    """A step of `rows` rows: its inputs on the device, its logits, and the captured graph that gets from one to the other."""
+
+    inputs: Tensor
+    rows: Rows
+    logits: Tensor
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+class CudaRunner:
+    """Owns the KV cache, the last sampled tokens and the page tables on the device.
+
+    pages   of the KV cache; enough for `max_batch` texts of `max_context` tokens if they fit, when left out
+    graphs  False runs each step operation by operation: the slow twin
+    """
+
+    pinned = True
+    default_depth = 2
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        *,
+        max_batch: int,
+        max_context: int | None = None,
+        pages: int | None = None,
+        graphs: bool = True,
+    ) -> None:
+        self.model = model
+        self.device = model.device
+        self.vocab_size = model.config.vocab_size
+        self.max_batch = max_batch
+        self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
+        self.page_size = PAGE_SIZE
+        self.table_pages = -(-self.max_context // PAGE_SIZE)
+        self.pages = pages or self._pages_that_fit()
+        model.reserve(self.max_context)
+        self.cache = KVCache(model.config, self.pages + 1, PAGE_SIZE, model.dtype, self.device)  # the last is scratch
+        self.last_tokens = torch.zeros(max_batch + 1, dtype=torch.int64, device=self.device)  # by lane
+        self.tables = torch.full(
+            (max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device
+        )
+        self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
+        self._sampler = Sampler(self.vocab_size, self.device)
+        self._graphs = graphs
+        self._buckets: dict[int, Bucket] = {}
+        self._slots: dict[int, DeviceSlot] = {}
+        self._compute, self._copy = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
+        self._clock = _Clock(self._compute)
+
+    # -- ModelRunner --------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def launch(self, slot: StepSlot) -> None:
+        device = self._slot(slot)
+        rows = _padded(slot.plan.tokens)
+        bucket = self._bucket(rows)
+        self._lane_tables.update(slot.plan)
+        packed = device.staged.stage(slot.plan, slot.lanes, rows, len(bucket.rows.targets))
+        with torch.cuda.stream(self._compute):
+            bucket.inputs.copy_(packed, non_blocking=True)
+            if self._lane_tables.dirty:
+                self.tables.copy_(self._lane_tables.copy_to(device.staged.tables), non_blocking=True)
+            device.forward_begin.record(self._compute)
+            self._forward(bucket)
+            device.forward_end.record(self._compute)
+        device.samples = False
+        slot.input = bucket
+
+    @torch.inference_mode()
+    def sample(self, slot: StepSlot) -> None:
+        device, bucket, count = self._slot(slot), slot.input, len(slot.rows)
+        if not count:
+            device.arrived.record(self._compute)
+            return
+        if any(slot.constrained[:count]):
+            with torch.cuda.stream(self._copy):
+                device.mask[:count].copy_(slot.mask[:count], non_blocking=True)
+                device.mask_there.record(self._copy)
+            self._compute.wait_event(device.mask_there)
+        with torch.cuda.stream(self._compute):
+            device.sample_begin.record(self._compute)
+            sampled = self._sampler.sample(
+                bucket.logits[:count], device.mask[:count], slot.constrained[:count], slot.sampling
+            )
+            self.last_tokens.index_copy_(0, bucket.rows.targets[:count].long(), sampled.tokens)
+            device.tokens[:count], device.status[:count] = sampled.tokens, sampled.status
+            device.sampled.record(self._compute)
+        device.samples = True
+        with torch.cuda.stream(self._copy):
+            self._copy.wait_event(device.sampled)
+            slot.tokens[:count].copy_(device.tokens[:count], non_blocking=True)
+            slot.status[:count].copy_(device.status[:count], non_blocking=True)
+            slot.logprobs = None if sampled.logprobs is None else sampled.logprobs.to_host(self._copy)
+            device.arrived.record(self._copy)
+
+    def wait(self, slot: StepSlot, seconds: float) -> None:
+        """Polls, since an event cannot be waited for with a deadline."""
+        arrived = self._slot(slot).arrived
+        deadline = time.perf_counter() + seconds
+        while not arrived.query():
+            if time.perf_counter() > deadline:
+                raise StepTimeoutError(seconds)
+            time.sleep(0)
+
+    def clear(self, pages: Iterable[int]) -> None:
+        with torch.cuda.stream(self._compute):
+            self.cache.clear(pages)
+
+    def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
+        device = self._slot(slot)
+        if not device.samples:
+            return []
+        return self._clock.spans(device)
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self.device)
+        self._buckets.clear()
+
+    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS) -> None:
+        """Capture the graphs for up to so many rows now, instead of when they are first wanted."""
+        for count in rows:
+            self._bucket(count)
+
+    # -- the forward pass ---------------------------------------------------------------------------------------------
+
+    def _forward(self, bucket: Bucket) -> None:
+        if bucket.graph is None:
+            self._compute_logits(bucket)
+        else:
+            bucket.graph.replay()
+
+    def _compute_logits(self, bucket: Bucket) -> None:
+        rows = bucket.rows
+        ids = rows.ids.long()
+        ids = torch.where(ids < 0, self.last_tokens[(-1 - ids).clamp_min(0)], ids)
+        step = PagedRows.of(ids, rows.positions, rows.lanes, self.tables, PAGE_SIZE)
+        hidden = self.model.hidden_rows(step, self.cache)
+        bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
+
+    def _bucket(self, rows: int) -> Bucket:
+        made = self._buckets.get(rows)
+        if made is None:
+            sampled = min(rows, self.max_batch)
+            inputs = torch.zeros(packed_size(rows, sampled), dtype=torch.int32, device=self.device)
+            views = unpack(inputs, rows, sampled)
+            views.lanes.fill_(self.max_batch)  # harmless until a step is copied in: all rows write to the scratch page
+            views.targets.fill_(self.max_batch)
+            logits = torch.zeros(sampled, self.vocab_size, dtype=torch.float32, device=self.device)
+            made = self._buckets[rows] = Bucket(inputs, views, logits)
+            if self._graphs:
+                made.graph = self._capture(made)
+        return made
+
+    @torch.inference_mode()
+    def _capture(self, bucket: Bucket) -> torch.cuda.CUDAGraph:
+        with torch.cuda.stream(self._compute):
+            for _ in range(2):  # compiles what must be compiled, and lets libraries allocate
+                self._compute_logits(bucket)
+        self._compute.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._compute):
+            self._compute_logits(bucket)
+        return graph
+
+    # -- buffers ------------------------------------------------------------------------------------------------------
+
+    def _slot(self, slot: StepSlot) -> DeviceSlot:
+        made = self._slots.get(slot.index)
+        if made is None:
+            staged = DeviceInput(
+                most_rows=GRAPH_ROWS[-1], max_batch=self.max_batch, table_pages=self.table_pages, pinned=True
+            )
+            mask = torch.zeros(slot.mask.shape, dtype=torch.int32, device=self.device)
+            status = torch.zeros(self.max_batch, dtype=torch.int8, device=self.device)
+            tokens = torch.zeros(self.max_batch, dtype=torch.int64, device=self.device)
+            torch.cuda.synchronize(self.device)
+            made = self._slots[slot.index] = DeviceSlot(staged, mask, status, tokens)
+        return made
+
+    def _pages_that_fit(self) -> int:
+        config = self.model.config
+        free, _ = torch.cuda.mem_get_info(self.device)
+        page = PAGE_SIZE * 2 * config.kv_heads * config.head_dim * self.model.dtype.itemsize * config.layers
+        return max(self.table_pages, min(self.max_batch * self.table_pages, int(free * KV_SHARE) // page))
+
+
+class _Clock:
+    """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._base = torch.cuda.Event(enable_timing=True)
+        self._base.record(stream)
+        self._base.synchronize()
+        self._base_time = time.perf_counter()
+
+    def spans(self, device: DeviceSlot) -> list[tuple[str, float, float]]:
+        events = (device.forward_begin, device.forward_end, device.sample_begin, device.sampled)
+        times = [self._base_time + self._base.elapsed_time(event) / 1000 for event in events]
+        # The slot's event will be recorded anew two steps from now; until then it is the base of the next step.
+        self._base, self._base_time = device.sampled, times[-1]
+        return [("forward", times[0], times[1]), ("sample", times[2], times[3])]
+
+
+def _padded(tokens: int) -> int:
+    for rows in GRAPH_ROWS:
+        if tokens <= rows:
+            return rows
+    raise ValueError(f"a step of {tokens} tokens is more than the {GRAPH_ROWS[-1]} that one may have")

@@ -1,0 +1,109 @@
+"""DeviceInput: a step as rows of single tokens, packed so that one copy brings it to the device.
+
+Every token of a step is a row with its own position and page table: the tokens of a chunk are rows one after the other,
+and see each other because a layer writes all keys and values before any row reads them. So decoding, jumping forward
+and prefill are one kind of step, and a captured graph serves each number of rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structgen.engine.scheduler import StepPlan
+from structgen.engine.step import row_tokens
+
+FIELDS = 3  # ids, positions, lanes
+
+
+class Rows(NamedTuple):
+    """Views of a packed buffer, on the host or on the device: int32, N rows of which R are sampled.
+
+    ids         [N] token, or -1 - lane for the token that was last sampled there
+    positions   [N]
+    lanes       [N] which page table the row reads; padding rows have a lane of their own
+    sampled_at  [R] which rows' logits are wanted
+    targets     [R] the lanes that the sampled tokens go to
+    """
+
+    ids: Tensor
+    positions: Tensor
+    lanes: Tensor
+    sampled_at: Tensor
+    targets: Tensor
+
+
+def unpack(packed: Tensor, rows: int, sampled: int) -> Rows:
+    fields = packed[: FIELDS * rows].view(FIELDS, rows)
+    rest = packed[FIELDS * rows : FIELDS * rows + 2 * sampled].view(2, sampled)
+    return Rows(fields[0], fields[1], fields[2], rest[0], rest[1])
+
+
+def packed_size(rows: int, sampled: int) -> int:
+    return FIELDS * rows + 2 * sampled
+
+
+class DeviceInput:
+    """The host's side of one slot: pinned buffers, written at launch, read by the copy that the launch starts."""
+
+    def __init__(self, *, most_rows: int, max_batch: int, table_pages: int, pinned: bool) -> None:
+        self.max_batch = max_batch
+        self.packed = torch.zeros(packed_size(most_rows, max_batch), dtype=torch.int32, pin_memory=pinned)
+        self.tables = torch.zeros(max_batch + 1, table_pages, dtype=torch.int32, pin_memory=pinned)
+        self._host = self.packed.numpy()
+
+    def stage(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> Tensor:
+        """Write the plan as `rows` rows of which `sampled` are sampled, padded; the part of `packed` to copy."""
+        ids: list[int] = []
+        positions: list[int] = []
+        tables: list[int] = []
+        wanted: list[int] = []
+        for row in plan.rows:
+            ids += row_tokens(row)
+            positions += range(row.start, row.start + row.count)
+            tables += [row.sequence.lane] * row.count
+            if row.samples:
+                wanted.append(len(ids) - 1)
+        padding, spare = rows - len(ids), self.max_batch
+        host = self._host
+        fields = host[: FIELDS * rows].reshape(FIELDS, rows)
+        fields[0] = ids + [0] * padding
+        fields[1] = positions + [0] * padding
+        fields[2] = tables + [spare] * padding
+        rest = host[FIELDS * rows : FIELDS * rows + 2 * sampled].reshape(2, sampled)
+        rest[0] = wanted + [0] * (sampled - len(wanted))
+        rest[1] = [lane if lane >= 0 else spare for lane in lanes] + [spare] * (sampled - len(lanes))
+        return self.packed[: packed_size(rows, sampled)]
+
+
+class LaneTables:
+    """The page tables of all lanes on the host, and whether the device has seen them.
+
+    Sequences extend their page lists in place and get a new list when they are admitted, so that a list and its length
+    say whether a lane's row is up to date.
+    """
+
+    def __init__(self, lanes: int, table_pages: int, scratch: int) -> None:
+        self._rows = np.full((lanes + 1, table_pages), scratch, dtype=np.int32)
+        self._seen: list[tuple[list[int], int]] = [([], 0)] * lanes
+        self.dirty = True
+
+    def update(self, plan: StepPlan) -> None:
+        for row in plan.rows:
+            lane, pages = row.sequence.lane, row.sequence.pages
+            known, count = self._seen[lane]
+            if known is not pages:
+                count = 0
+            if count < len(pages):
+                self._rows[lane, count : len(pages)] = pages[count:]
+                self._seen[lane] = (pages, len(pages))
+                self.dirty = True
+
+    def copy_to(self, target: Tensor) -> Tensor:
+        """Write all tables to a pinned buffer; the copy to the device takes it from there."""
+        target.numpy()[:] = self._rows
+        self.dirty = False
+        return target

@@ -1,0 +1,81 @@
+"""TorchRunner: LlamaModel on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+import torch
+
+from structgen.engine.host_input import HostInput
+from structgen.engine.host_runner import HostRunner
+from structgen.engine.kv_cache import KVCache
+from structgen.engine.llama import LlamaModel
+from structgen.engine.runner import DEFAULT_CONTEXT, PAGE_SIZE
+from structgen.engine.step import StepSlot
+from structgen.engine.threads import ThreadGovernor
+
+
+class TorchRunner(HostRunner):
+    """Owns the KV cache. It sets PyTorch's thread count, step by step.
+
+    pages     of the KV cache; enough for `max_batch` texts of `max_context` tokens, when left out
+    threads   how many PyTorch may use; as many as it was set to before the first runner, when left out
+    threaded  compute beside the caller; by default a step runs when its tokens are waited for: a mask takes
+              microseconds beside the milliseconds of a step, and a second thread only takes a core from the first
+    """
+
+    _torch_threads: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        *,
+        max_batch: int,
+        max_context: int | None = None,
+        pages: int | None = None,
+        threads: int | None = None,
+        threaded: bool = False,
+    ) -> None:
+        super().__init__(model.config.vocab_size, max_batch=max_batch, threaded=threaded)
+        TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
+        self._governor = ThreadGovernor(threads or TorchRunner._torch_threads)
+        self.model = model
+        self.max_batch = max_batch
+        self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
+        self.page_size = PAGE_SIZE
+        self.pages = pages or max_batch * -(-self.max_context // PAGE_SIZE)
+        model.reserve(self.max_context)
+        self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
+        self._inputs: dict[int, HostInput] = {}
+
+    def lay_out(self, slot: StepSlot) -> None:
+        tokens = slot.plan.tokens
+        made = self._inputs.get(slot.index)
+        if made is None or made.step_tokens < tokens:
+            made = self._inputs[slot.index] = HostInput(
+                step_tokens=max(tokens, self.max_batch + 256),
+                max_batch=self.max_batch,
+                table_pages=-(-self.max_context // PAGE_SIZE),
+                page_size=PAGE_SIZE,
+            )
+        made.stage(slot.plan)
+        slot.input = made
+
+    @torch.inference_mode()
+    def forward(self, slot: StepSlot) -> None:
+        if torch.get_num_threads() != self._governor.threads:
+            torch.set_num_threads(self._governor.threads)
+        started = time.perf_counter()
+        laid_out: HostInput = slot.input
+        laid_out.look_up(self.last_tokens)
+        hidden = self.model.hidden(laid_out.forward, self._cache)
+        if slot.rows:
+            wanted = hidden if len(slot.rows) == len(hidden) else hidden[laid_out.sampled_at]
+            slot.logits[: len(slot.rows)] = self.model.head(wanted)
+        if not slot.plan.chunks:
+            self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
+
+    def clear(self, pages: Iterable[int]) -> None:
+        self._cache.clear(pages)

@@ -1,0 +1,93 @@
+"""Trace: where the time of each step goes, on the host and on the device, so that a bubble is seen and not guessed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+MOST_SPANS = 50_000  # kept for `chrome`; the totals know all
+HOST, DEVICE = "host", "device"
+
+
+class Span(NamedTuple):
+    """`begin` and `end` are seconds of `time.perf_counter`."""
+
+    track: str
+    kind: str
+    step: int
+    begin: float
+    end: float
+
+
+class Trace:
+    """Totals are always kept; single spans only after `record = True`, the latest `MOST_SPANS` of them.
+
+    Kinds on the host: fill (masks), sample (handing the step to the sampler), wait (for its tokens), commit, launch.
+    On the device: forward, sample, and bubble: idle between two parts of work while rows are being decoded.
+    """
+
+    def __init__(self) -> None:
+        self.record = False
+        self.spans: deque[Span] = deque(maxlen=MOST_SPANS)
+        self.totals: dict[str, float] = {}
+        self._device_busy_until: float | None = None
+
+    @contextmanager
+    def host(self, kind: str, step: int) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(HOST, kind, step, begin, time.perf_counter())
+
+    def device(self, spans: list[tuple[str, float, float]], step: int) -> None:
+        """The parts of one step, in order; the gap before each is a bubble unless the device was idle for want of work."""
+        for kind, begin, end in spans:
+            if self._device_busy_until is not None and begin > self._device_busy_until:
+                self.add(DEVICE, "bubble", step, self._device_busy_until, begin)
+            self.add(DEVICE, kind, step, begin, end)
+            self._device_busy_until = end
+
+    def idle(self) -> None:
+        """Nothing is in flight, and nothing could be: the time until the next step is no bubble."""
+        self._device_busy_until = None
+
+    def add(self, track: str, kind: str, step: int, begin: float, end: float) -> None:
+        name = f"{track}.{kind}"
+        self.totals[name] = self.totals.get(name, 0.0) + end - begin
+        if self.record:
+            self.spans.append(Span(track, kind, step, begin, end))
+
+    def reset(self) -> None:
+        self.spans.clear()
+        self.totals.clear()
+        self._device_busy_until = None
+
+    @property
+    def bubble_share(self) -> float:
+        """The device's idle share of the time between its first and its last work, 0 to 1."""
+        busy = self.totals.get("device.forward", 0.0) + self.totals.get("device.sample", 0.0)
+        bubble = self.totals.get("device.bubble", 0.0)
+        return bubble / (busy + bubble) if busy else 0.0
+
+    def chrome(self) -> dict[str, Any]:
+        """The recorded spans in Chrome's trace format (chrome://tracing, Perfetto): one row for host and device each."""
+        first = min((span.begin for span in self.spans), default=0.0)
+        return {
+            "displayTimeUnit": "ms",
+            "traceEvents": [
+                {
+                    "name": span.kind,
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": span.track,
+                    "ts": (span.begin - first) * 1e6,
+                    "dur": (span.end - span.begin) * 1e6,
+                    "args": {"step": span.step},
+                }
+                for span in self.spans
+            ],
+        }

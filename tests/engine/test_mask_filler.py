@@ -1,0 +1,108 @@
+"""Masks that come late: they hold back nobody else, change no token, and a grammar that hangs ends its own request."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from structgen.engine import Engine, SamplingParams, mask_filler
+from structgen.engine.sequence import Mask
+from tests.engine.fakes import ENDS, FakeRunner, Quoted, alone, is_quoted, run
+
+
+class Slow(Quoted):
+    """Computes some of its masks for a while."""
+
+    def __init__(self, seconds: float, every: int = 3) -> None:
+        super().__init__()
+        self.seconds, self.every = seconds, every
+
+    def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+        if self.count % self.every == 1:
+            time.sleep(self.seconds)
+        super().fill_mask(row, budget)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_late_mask_costs_its_own_row_a_step_and_changes_no_token(depth: int) -> None:
+    engine = Engine(FakeRunner(), max_batch=4, depth=depth)
+    slow = engine.submit([5, 6], SamplingParams(max_tokens=12, temperature=1.0, seed=4), Slow(0.03), ENDS)
+    quick = [engine.submit([prompt, 3], SamplingParams(max_tokens=40), Quoted(), ENDS) for prompt in (7, 8)]
+    free = engine.submit([9, 3], SamplingParams(max_tokens=40))
+    run(engine)
+    assert engine.metrics.late_masks > 0
+    assert slow.output_ids == alone([5, 6], SamplingParams(max_tokens=12, temperature=1.0, seed=4), Quoted())
+    for sequence, prompt in zip(quick, (7, 8), strict=True):
+        assert sequence.output_ids == alone([prompt, 3], SamplingParams(max_tokens=40), Quoted())
+    assert free.output_ids == alone([9, 3], SamplingParams(max_tokens=40))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_while_one_mask_takes_long_the_others_finish(depth: int) -> None:
+    release = threading.Event()
+
+    class Held(Quoted):
+        def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+            assert release.wait(30)
+            super().fill_mask(row, budget)
+
+    engine = Engine(FakeRunner(), max_batch=3, depth=depth)
+    held = engine.submit([5, 6], SamplingParams(max_tokens=9), Held(), ENDS)
+    other = engine.submit([7, 3], SamplingParams(max_tokens=30), Quoted(), ENDS)
+    while not other.finished:
+        engine.step()
+        engine.check_integrity()
+    assert not held.finished
+    release.set()
+    run(engine)
+    assert is_quoted(held.output_ids)
+
+
+def test_a_sequence_may_be_cancelled_while_its_mask_is_computed() -> None:
+    engine = Engine(FakeRunner(), max_batch=3, depth=2)
+    slow = engine.submit([5, 6], SamplingParams(max_tokens=9), Slow(0.2, every=2), ENDS)
+    other = engine.submit([7, 3], SamplingParams(max_tokens=30), Quoted(), ENDS)
+    for _ in range(4):
+        engine.step()
+    engine.cancel(slow)
+    run(engine)
+    assert (slow.finish_reason, other.finish_reason) == ("cancelled", "length")
+
+
+def test_a_grammar_that_hangs_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.05)
+    engine = Engine(FakeRunner(), max_batch=3, depth=2)
+    bad = engine.submit([5, 6], SamplingParams(max_tokens=9), Slow(1.0, every=2), ENDS)
+    other = engine.submit([7, 3], SamplingParams(max_tokens=30), Quoted(), ENDS)
+    run(engine)
+    assert bad.finish_reason == "error"
+    assert "mask" in str(bad.error)
+    assert other.output_ids == alone([7, 3], SamplingParams(max_tokens=30), Quoted())
+
+
+def test_masks_of_one_step_reach_their_own_rows() -> None:
+    """Each row allows one letter only, its own; half of the masks are known, half are computed on threads."""
+
+    class Only(Quoted):
+        def __init__(self, letter: int, known: bool) -> None:
+            super().__init__()
+            self.letter, self.known = letter, known
+
+        def allowed(self) -> dict[int, int]:
+            return {self.letter: 1} if self.state == 1 and self.count < 20 else super().allowed()
+
+        def fill_known_mask(self, row: Mask, budget: int | None = None) -> bool:
+            if self.known:
+                self.fill_mask(row, budget)
+            return self.known
+
+    engine = Engine(FakeRunner(), max_batch=32, depth=2, jump_forward=False)
+    matchers = [Only(letter, letter % 2 == 0) for letter in range(3, 35)]
+    sequences = [engine.submit([each.letter], SamplingParams(max_tokens=25), each, ENDS) for each in matchers]
+    run(engine)
+    for sequence, matcher in zip(sequences, matchers, strict=True):
+        assert set(sequence.output_ids[1:20]) == {matcher.letter}
+        assert np.array_equal(sequence.output_ids[:1], [1])

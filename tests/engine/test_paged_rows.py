@@ -1,0 +1,76 @@
+"""A step of single-token rows equals the same step as decode rows and chunks: on the CPU, with the plain attention."""
+
+from __future__ import annotations
+
+import torch
+
+from structgen.engine import SamplingParams, Sequence
+from structgen.engine.device_input import DeviceInput, LaneTables, unpack
+from structgen.engine.host_input import HostInput
+from structgen.engine.kv_cache import KVCache
+from structgen.engine.llama import LlamaModel
+from structgen.engine.paged_rows import PagedRows
+from structgen.engine.scheduler import PlanRow, StepPlan
+from tests.engine.tiny import CONFIG, RandomWeights
+
+PAGE, CONTEXT, BATCH = 4, 48, 3
+
+
+def sequence(number: int, tokens: int, pages: list[int]) -> Sequence:
+    made = Sequence(number, [(7 * number + 3 * each) % CONFIG.vocab_size for each in range(tokens)], SamplingParams(), None, frozenset())
+    made.pages, made.lane = pages, number
+    return made
+
+
+def test_rows_of_tokens_equal_decode_rows_and_chunks() -> None:
+    torch.manual_seed(0)
+    model = LlamaModel(CONFIG, RandomWeights(), "float32")
+    model.reserve(CONTEXT)
+    one, two, three = sequence(0, 9, [5, 0, 3]), sequence(1, 6, [1, 2]), sequence(2, 21, [4, 9, 8, 7, 6, 11])
+    steps = [
+        StepPlan((), (PlanRow(one, 0, 8, False), PlanRow(two, 0, 5, False), PlanRow(three, 0, 13, False))),
+        StepPlan((PlanRow(one, 8, 1, True), PlanRow(two, 5, 1, True)), (PlanRow(three, 13, 8, True),)),
+    ]
+    assert torch.allclose(as_host(model, steps), as_rows(model, steps), atol=1e-5)
+
+
+def as_host(model: LlamaModel, steps: list[StepPlan]) -> torch.Tensor:
+    cache = KVCache(CONFIG, 12, PAGE, torch.float32)
+    laid_out = HostInput(step_tokens=32, max_batch=BATCH, table_pages=CONTEXT // PAGE, page_size=PAGE)
+    for plan in steps:
+        laid_out.stage(plan)
+        hidden = model.hidden(laid_out.forward, cache)
+    return model.head(hidden[laid_out.sampled_at])
+
+
+def as_rows(model: LlamaModel, steps: list[StepPlan]) -> torch.Tensor:
+    cache = KVCache(CONFIG, 13, PAGE, torch.float32)
+    staged = DeviceInput(most_rows=32, max_batch=BATCH, table_pages=CONTEXT // PAGE, pinned=False)
+    lane_tables = LaneTables(BATCH, CONTEXT // PAGE, scratch=12)
+    for plan in steps:
+        lane_tables.update(plan)
+        lanes = [row.sequence.lane for row in plan.sampling_rows]
+        rows = unpack(staged.stage(plan, lanes, 32, BATCH), 32, BATCH)
+        tables = lane_tables.copy_to(staged.tables)
+        step = PagedRows.of(rows.ids.long(), rows.positions, rows.lanes, tables, PAGE)
+        hidden = model.hidden_rows(step, cache)
+    assert rows.targets.tolist() == [0, 1, 2]
+    return model.head(hidden[rows.sampled_at.long()])
+
+
+def test_a_lane_table_is_sent_again_only_when_it_has_changed() -> None:
+    tables = LaneTables(2, 4, scratch=99)
+    target = torch.zeros(3, 4, dtype=torch.int32)
+    one = sequence(1, 5, [3, 4])
+    plan = StepPlan((PlanRow(one, 4, 1, True),), ())
+    tables.update(plan)
+    assert tables.copy_to(target)[1].tolist() == [3, 4, 99, 99]
+    tables.update(plan)
+    assert not tables.dirty
+    one.pages += [7]
+    tables.update(plan)
+    assert tables.dirty
+    assert tables.copy_to(target)[1].tolist() == [3, 4, 7, 99]
+    one.pages = [8, 4, 7]  # preempted and admitted again
+    tables.update(plan)
+    assert tables.copy_to(target)[1].tolist() == [8, 4, 7, 99]
