@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from structgen.engine.engine import Engine, StepOutput
-from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError
+from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, EngineError, ModelError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.runner import ModelRunner, TorchRunner
 from structgen.engine.sampling_params import SamplingParams
@@ -12,6 +13,8 @@ from structgen.engine.sequence import Sequence
 from structgen.engine.weights import load_model
 
 __all__ = [
+    "AdapterError",
+    "AdapterWeights",
     "BudgetError",
     "ContextLengthError",
     "Engine",

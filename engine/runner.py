@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
+from structgen.engine.lora import AdapterTable
+from structgen.engine.lora_files import AdapterWeights, read_adapter
 from structgen.engine.step import StepSlot
 from structgen.engine.threads import ThreadGovernor
 
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
+MAX_ADAPTERS = 8
+MAX_LORA_RANK = 64
 
 
 class ModelRunner(Protocol):
@@ -45,6 +50,20 @@ class ModelRunner(Protocol):
         ...
 
 
+@runtime_checkable
+class AdapterRunner(ModelRunner, Protocol):
+    """A runner that knows LoRA adapters: `slot.input.adapters` names a slot for each token of a step."""
+
+    @property
+    def max_adapters(self) -> int: ...
+
+    def read_adapter(self, folder: str | Path) -> AdapterWeights: ...
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Fill a slot (from 1) that no step in flight names."""
+        ...
+
+
 class TorchRunner:
     """Owns the KV cache. The device is the caller's own thread: `launch` notes the step, `wait` computes it.
 
@@ -55,7 +74,14 @@ class TorchRunner:
     _torch_threads: ClassVar[int] = 0
 
     def __init__(
-        self, model: LlamaModel, *, max_batch: int, max_context: int | None = None, threads: int | None = None
+        self,
+        model: LlamaModel,
+        *,
+        max_batch: int,
+        max_context: int | None = None,
+        threads: int | None = None,
+        max_adapters: int = MAX_ADAPTERS,
+        max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
         """`threads`: how many PyTorch may use; as many as it was set to before the first runner, when left out."""
         TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
@@ -67,6 +93,8 @@ class TorchRunner:
         self.pages = max_batch * -(-self.max_context // PAGE_SIZE)
         model.reserve(self.max_context)
         self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
+        self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
+        self._adapters: AdapterTable | None = None  # made when the first adapter comes
 
     def launch(self, slot: StepSlot) -> None:
         """Nothing to do: there is no second thread to hand the step to."""
@@ -80,10 +108,21 @@ class TorchRunner:
             self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
 
     def _forward(self, slot: StepSlot) -> None:
-        hidden = self.model.hidden(slot.input, self._cache)
+        hidden = self.model.hidden(slot.input, self._cache, self._adapters)
         if slot.rows:
             wanted = hidden if len(slot.rows) == len(hidden) else hidden[slot.sampled_at]
             slot.logits[: len(slot.rows)] = self.model.head(wanted)
 
     def clear(self, pages: Iterable[int]) -> None:
         self._cache.clear(pages)
+
+    def read_adapter(self, folder: str | Path) -> AdapterWeights:
+        """Any thread may call this: it only reads files. ModelError when the adapter cannot be used."""
+        return read_adapter(folder, self.model.config)
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        if self._adapters is None:
+            self._adapters = AdapterTable(
+                self.model.config, slots=self.max_adapters, max_rank=self.max_lora_rank, dtype=self.model.dtype
+            )
+        self._adapters.load(slot, weights)

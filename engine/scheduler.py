@@ -92,7 +92,7 @@ class Scheduler:
             return
         final = sequence.tokens(0, sequence.computed)
         first = len(sequence.page_keys)
-        sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys)
+        sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys, sequence.page_seed)
         for page, key in zip(sequence.pages[first:], sequence.page_keys[first:], strict=False):
             self.pages.register(page, key)
 
@@ -113,7 +113,7 @@ class Scheduler:
     def _share_prefix(self, sequence: Sequence) -> list[int]:
         """Pages another request has computed; at least the prompt's last token is left to run, for its logits."""
         if not sequence.page_keys:
-            sequence.page_keys = page_keys(sequence.prompt_ids[:-1], self.pages.page_size, [])
+            sequence.page_keys = page_keys(sequence.prompt_ids[:-1], self.pages.page_size, [], sequence.page_seed)
         return self.pages.share(sequence.page_keys)
 
     @staticmethod

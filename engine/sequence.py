@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from structgen.engine.adapters import Adapter
 from structgen.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -49,6 +50,7 @@ class Sequence:
     computed       tokens whose keys and values are cached, or will be by a step already in flight
     limit          tokens that may be generated, EOS included (max_tokens, or what the context leaves)
     inflight_refs  steps in flight that hold a row of this sequence
+    adapter        the LoRA adapter it runs under; held from `submit` until its pages are given up
     """
 
     def __init__(
@@ -71,10 +73,20 @@ class Sequence:
         self.page_keys: list[bytes] = []  # of the full pages that the prefix cache knows, in order
         self.computed = 0
         self.inflight_refs = 0
+        self.adapter: Adapter | None = None
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None
         self.uniforms = np.random.default_rng(params.seed)
+
+    @property
+    def adapter_slot(self) -> int:
+        return self.adapter.slot if self.adapter else 0
+
+    @property
+    def page_seed(self) -> bytes:
+        """What the keys of its pages depend on besides its tokens."""
+        return self.adapter.page_seed if self.adapter else b""
 
     @property
     def total(self) -> int:

@@ -17,6 +17,7 @@ class StepSlot:
     """Sizes: N = `step_tokens`, B = `max_batch`, V = `vocab_size`, P = pages of the longest sequence.
 
     ids, positions, places  int64 [N]: token, its position, its place in the KV cache
+    adapters                int64 [N]: the slot of the token's adapter, 0 for none
     tables                  int64 [B, P] flattened: page tables, decode rows padded to one length, then one a chunk
     sampled_at              int64 [B]: which token of the step each sampling row's logits come from
     logits                  [B, V] float32, one row a sampling row; the runner fills it
@@ -25,10 +26,11 @@ class StepSlot:
 
     def __init__(self, *, step_tokens: int, max_batch: int, vocab_size: int, table_pages: int, page_size: int) -> None:
         self.page_size = page_size
-        self._ids, self._positions, self._places, self._tables, self._sampled_at = (
+        self._ids, self._positions, self._places, self._adapters, self._tables, self._sampled_at = (
             torch.zeros(size, dtype=torch.int64)
-            for size in (step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
+            for size in (step_tokens, step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
         )
+        self._host_adapters = self._adapters.numpy()
         self._host = tuple(buffer.numpy() for buffer in (self._ids, self._positions, self._places, self._sampled_at))
         self._host_tables = self._tables.numpy()
         self.logits = torch.zeros(max_batch, vocab_size, dtype=torch.float32)
@@ -53,6 +55,7 @@ class StepSlot:
             pages = np.asarray(row.sequence.pages[first : (row.start + row.count - 1) // self.page_size + 1])
             ids[offset:end] = row.sequence.tokens(row.start, row.count)
             positions[offset:end] = where
+            self._host_adapters[offset:end] = row.sequence.adapter_slot
             places[offset:end] = pages[where // self.page_size - first] * self.page_size + where % self.page_size
             if row.samples:
                 sampled_at[sampling] = end - 1
@@ -74,7 +77,8 @@ class StepSlot:
             table = self._write_table(at, [pages], len(pages))
             chunks.append(Chunk(offset=offset, count=row.count, start=row.start, table=table))
             at, offset = at + len(pages), offset + row.count
-        return self._view(tokens, decode, lengths, chunks)
+        has_adapter = any(row.sequence.adapter for row in plan.rows)
+        return self._view(tokens, decode, lengths, chunks, self._adapters[:tokens] if has_adapter else None)
 
     def _write_table(self, at: int, lists: list[list[int]], width: int) -> PageTable:
         """Page lists at `at` in the buffer; short ones are padded with a page of their own, which the mask hides."""
@@ -88,7 +92,14 @@ class StepSlot:
     def _pages_of(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
-    def _view(self, tokens: int, decode: PageTable, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
+    def _view(
+        self,
+        tokens: int,
+        decode: PageTable,
+        lengths: tuple[int, ...],
+        chunks: Iterable[Chunk],
+        adapters: torch.Tensor | None,
+    ) -> ForwardInput:
         return ForwardInput(
             ids=self._ids[:tokens],
             positions=self._positions[:tokens],
@@ -96,4 +107,5 @@ class StepSlot:
             decode_table=decode,
             decode_lengths=lengths,
             chunks=tuple(chunks),
+            adapters=adapters,
         )
