@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from structgen.engine.engine import Engine, StepOutput
-from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError, StepTimeoutError
+from structgen.engine.errors import (
+    AdapterError,
+    BudgetError,
+    ContextLengthError,
+    EngineError,
+    ModelError,
+    StepTimeoutError,
+)
 from structgen.engine.llama import LlamaModel
-from structgen.engine.model_config import ModelConfig
+from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.metrics import Metrics
+from structgen.engine.model_config import ModelConfig
 from structgen.engine.runner import ModelRunner
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.sequence import Sequence
@@ -15,6 +23,8 @@ from structgen.engine.trace import Trace
 from structgen.engine.weights import load_model
 
 __all__ = [
+    "AdapterError",
+    "AdapterWeights",
     "BudgetError",
     "ContextLengthError",
     "Engine",

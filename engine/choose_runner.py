@@ -5,16 +5,29 @@ from __future__ import annotations
 import logging
 
 from structgen.engine.llama import LlamaModel
-from structgen.engine.runner import ModelRunner
+from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, ModelRunner
 from structgen.engine.torch_runner import TorchRunner
 
 log = logging.getLogger("structgen.engine")
 
 
-def choose_runner(model: LlamaModel, *, max_batch: int, max_context: int | None = None) -> ModelRunner:
+def choose_runner(
+    model: LlamaModel,
+    *,
+    max_batch: int,
+    max_context: int | None = None,
+    max_adapters: int = MAX_ADAPTERS,
+    max_lora_rank: int = MAX_LORA_RANK,
+) -> ModelRunner:
     """A runner for the model where it lies; a log line says which one, and why."""
     if model.device.type == "cpu":
-        return TorchRunner(model, max_batch=max_batch, max_context=max_context)
+        return TorchRunner(
+            model,
+            max_batch=max_batch,
+            max_context=max_context,
+            max_adapters=max_adapters,
+            max_lora_rank=max_lora_rank,
+        )
     from structgen.engine.cuda_runner import CudaRunner
 
     log.info("runner: PyTorch with CUDA graphs on %s", model.device)

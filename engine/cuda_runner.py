@@ -84,9 +84,7 @@ class CudaRunner:
         model.reserve(self.max_context)
         self.cache = KVCache(model.config, self.pages + 1, PAGE_SIZE, model.dtype, self.device)  # the last is scratch
         self.last_tokens = torch.zeros(max_batch + 1, dtype=torch.int64, device=self.device)  # by lane
-        self.tables = torch.full(
-            (max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device
-        )
+        self.tables = torch.full((max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device)
         self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
         self._sampler = Sampler(self.vocab_size, self.device)
         self._graphs = graphs

@@ -14,17 +14,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from structgen.engine.adapters import AdapterRegistry
 from structgen.engine.choose_runner import choose_runner
-from structgen.engine.errors import BudgetError, ContextLengthError, StepTimeoutError
+from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, StepTimeoutError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, fill_mask, hangs
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
-from structgen.engine.runner import ModelRunner
+from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, AdapterRunner, ModelRunner
 from structgen.engine.sampler import RowSampling, status_text
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import PlanRow, Scheduler, StepPlan
@@ -72,9 +75,17 @@ class Engine:
         share_prefixes: bool = True,
         prefill_tokens: int = PREFILL_TOKENS,
         step_seconds: float = STEP_SECONDS,
+        max_adapters: int = MAX_ADAPTERS,
+        max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
         runner: ModelRunner = (
-            choose_runner(model, max_batch=max_batch, max_context=max_context)
+            choose_runner(
+                model,
+                max_batch=max_batch,
+                max_context=max_context,
+                max_adapters=max_adapters,
+                max_lora_rank=max_lora_rank,
+            )
             if isinstance(model, LlamaModel)
             else model
         )
@@ -82,6 +93,7 @@ class Engine:
         self.depth = depth or runner.default_depth
         self.jump_forward = jump_forward
         self.metrics, self.trace = Metrics(), Trace()
+        self._adapters = AdapterRegistry(runner.max_adapters if isinstance(runner, AdapterRunner) else 0)
         self.max_context = min(runner.max_context, runner.pages * runner.page_size, max_context or runner.max_context)
         cached = CACHED_PREFIX_TOKENS // runner.page_size
         self._pages = PageAllocator(runner.pages, runner.page_size, max_cached=cached)
@@ -115,8 +127,14 @@ class Engine:
         params: SamplingParams,
         matcher: MaskSource | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
+        *,
+        adapter: str | None = None,
     ) -> Sequence:
-        """Queue a request. BudgetError or ContextLengthError when it could not end; ValueError for bad ids."""
+        """Queue a request. BudgetError or ContextLengthError when it could not end; ValueError for bad ids.
+
+        `adapter` names a loaded LoRA adapter to run it under; AdapterError when there is none of that name.
+        """
+        chosen = None if adapter is None else self._adapters.find(adapter)
         sequence = Sequence(self._submitted, prompt_ids, params, matcher, frozenset(eos_token_ids))
         prompt = sequence.prompt_ids
         if not prompt:
@@ -129,6 +147,9 @@ class Engine:
         sequence.limit = min(params.max_tokens, self.max_context - len(prompt))
         if sequence.limit < least:
             raise ContextLengthError(len(prompt), self.max_context, least)
+        if chosen is not None:
+            self._adapters.hold(chosen)
+            sequence.adapter = chosen
         self._submitted += 1
         self.metrics.prompt_tokens += len(prompt)
         sequence.jump_rate = self._jump_rate
@@ -165,10 +186,33 @@ class Engine:
         self._filler.close()
         self.runner.close()
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names that `submit` takes now. Any thread may read this."""
+        return self._adapters.names
+
+    def read_adapter(self, folder: str | Path) -> AdapterWeights:
+        """Read a PEFT folder for `load_adapter`; any thread may do it. ModelError when it cannot be used."""
+        return self._adapter_runner().read_adapter(folder)
+
+    def load_adapter(self, name: str, source: str | Path | AdapterWeights) -> None:
+        """Make a LoRA adapter, a PEFT folder or one already read, known as `name`; between steps, at any time.
+
+        AdapterError when the name is taken, no slot is free, or its rank is too large; ModelError for a bad folder.
+        """
+        runner = self._adapter_runner()
+        weights = source if isinstance(source, AdapterWeights) else runner.read_adapter(source)
+        self._adapters.load(name, lambda slot: runner.load_adapter(slot, weights))
+
+    def unload_adapter(self, name: str) -> None:
+        """Refuse the name from now on. Sequences that use it go on; its slot is free when the last one is released."""
+        self._adapters.unload(name)
+
     def check_integrity(self) -> None:
         """AssertionError unless every page, slot, lane and reference is accounted for. Cheap enough for production."""
         self._pages.check_integrity(sequence.pages for sequence in self._live)
         self._pipeline.check_integrity(self._live)
+        self._adapters.check_integrity(sequence.adapter for sequence in self._live)
         self._scheduler.check_integrity()
         active = {*self._scheduler.waiting, *self._scheduler.running, *self._scheduler.preempted}
         assert active <= self._live, "a released sequence is still scheduled"
@@ -298,7 +342,7 @@ class Engine:
         """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void."""
         matcher = sequence.matcher
         if matcher is None or not self.jump_forward:
-            return
+            return None
         before = len(sequence.output_ids)
         try:
             for token in matcher.forced_tokens():
@@ -371,6 +415,13 @@ class Engine:
             self.runner.clear(self._pages.exclusive(sequence.pages))
         self._scheduler.release(sequence)
         self._live.remove(sequence)
+        if sequence.adapter is not None:
+            self._adapters.release(sequence.adapter)
+
+    def _adapter_runner(self) -> AdapterRunner:
+        if not isinstance(self.runner, AdapterRunner):
+            raise AdapterError(f"{type(self.runner).__name__} runs no LoRA adapters", hint="use the torch runner")
+        return self.runner
 
     def _output(self, sequence: Sequence) -> StepOutput:
         return self._outputs.setdefault(sequence, StepOutput(sequence))

@@ -46,3 +46,11 @@ class ContextLengthError(EngineError, ValueError):
         self.prompt_tokens = prompt_tokens
         self.max_context = max_context
         self.least = least
+
+
+class AdapterError(EngineError, ValueError):
+    """An adapter cannot be loaded, unloaded or used as asked; `unknown`: no adapter of that name is loaded."""
+
+    def __init__(self, message: str, *, hint: str = "", unknown: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.unknown = unknown

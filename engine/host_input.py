@@ -19,16 +19,18 @@ class HostInput:
     """Sizes: N = `step_tokens`, B = `max_batch`, P = pages of the longest sequence.
 
     ids, positions, places  int64 [N]: token (or -1 - lane), its position, its place in the KV cache
+    adapters                int64 [N]: the slot of the token's adapter, 0 for none
     tables                  int64 [B, P] flattened: page tables, decode rows padded to one length, then one a chunk
     sampled_at              int64 [B]: which token of the step each sampling row's logits come from
     """
 
     def __init__(self, *, step_tokens: int, max_batch: int, table_pages: int, page_size: int) -> None:
         self.page_size, self.step_tokens = page_size, step_tokens
-        self._ids, self._positions, self._places, self._tables, self._sampled_at = (
+        self._ids, self._positions, self._places, self._adapters, self._tables, self._sampled_at = (
             torch.zeros(size, dtype=torch.int64)
-            for size in (step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
+            for size in (step_tokens, step_tokens, step_tokens, step_tokens, max_batch * table_pages, max_batch)
         )
+        self._host_adapters = self._adapters.numpy()
         self._host = tuple(buffer.numpy() for buffer in (self._ids, self._positions, self._places, self._sampled_at))
         self._host_tables = self._tables.numpy()
         self.sampling_rows = 0
@@ -44,6 +46,7 @@ class HostInput:
             pages = np.asarray(row.sequence.pages[first : (row.start + row.count - 1) // self.page_size + 1])
             ids[offset:end] = row_tokens(row)
             positions[offset:end] = where
+            self._host_adapters[offset:end] = row.sequence.adapter_slot
             places[offset:end] = pages[where // self.page_size - first] * self.page_size + where % self.page_size
             if row.samples:
                 sampled_at[sampling] = end - 1
@@ -73,7 +76,8 @@ class HostInput:
             table = self._write_table(at, [pages], len(pages))
             chunks.append(Chunk(offset=offset, count=row.count, start=row.start, table=table))
             at, offset = at + len(pages), offset + row.count
-        return self._view(tokens, decode, lengths, chunks)
+        has_adapter = any(row.sequence.adapter for row in plan.rows)
+        return self._view(tokens, decode, lengths, chunks, self._adapters[:tokens] if has_adapter else None)
 
     def _write_table(self, at: int, lists: list[list[int]], width: int) -> PageTable:
         """Page lists at `at` in the buffer; short ones are padded with a page of their own, which the mask hides."""
@@ -87,7 +91,14 @@ class HostInput:
     def _pages_of(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
-    def _view(self, tokens: int, decode: PageTable, lengths: tuple[int, ...], chunks: Iterable[Chunk]) -> ForwardInput:
+    def _view(
+        self,
+        tokens: int,
+        decode: PageTable,
+        lengths: tuple[int, ...],
+        chunks: Iterable[Chunk],
+        adapters: Tensor | None,
+    ) -> ForwardInput:
         return ForwardInput(
             ids=self._ids[:tokens],
             positions=self._positions[:tokens],
@@ -95,4 +106,5 @@ class HostInput:
             decode_table=decode,
             decode_lengths=lengths,
             chunks=tuple(chunks),
+            adapters=adapters,
         )

@@ -108,9 +108,7 @@ class HostRunner:
 
     def _sample(self, slot: StepSlot, lanes: torch.Tensor) -> None:
         count = len(slot.rows)
-        sampled = self._sampler.sample(
-            slot.logits[:count], slot.mask[:count], slot.constrained[:count], slot.sampling
-        )
+        sampled = self._sampler.sample(slot.logits[:count], slot.mask[:count], slot.constrained[:count], slot.sampling)
         slot.tokens[:count], slot.status[:count] = sampled.tokens, sampled.status
         slot.logprobs = sampled.logprobs
         self.last_tokens[lanes] = sampled.tokens

@@ -17,6 +17,7 @@ from torch.nn import functional
 from structgen.engine.errors import ModelError
 from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.linear import DenseLinear, Int8Linear, Linear, Scratch
+from structgen.engine.lora import AdapterTable
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.paged_rows import Attend, PagedRows
 from structgen.engine.weight_source import WeightSource
@@ -44,6 +45,7 @@ class ForwardInput:
     decode_table: PageTable  # of the R decode rows
     decode_lengths: Sequence[int]  # tokens cached after this step, a row
     chunks: Sequence[Chunk]
+    adapters: Tensor | None = None  # int64 [N]: each token's slot in the AdapterTable; None when no token has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,29 +106,35 @@ class LlamaModel:
         self._sin = (both.sin() * signs).to(self.device, self.dtype)[:, None, :]
 
     @torch.inference_mode()
-    def hidden(self, step: ForwardInput, cache: KVCache) -> Tensor:
-        """Run the blocks over the step's tokens, [N, hidden] before the last norm; their keys and values are cached."""
-        return self._blocks(step, cache, self._attention(step, cache))
+    def hidden(self, step: ForwardInput, cache: KVCache, table: AdapterTable | None = None) -> Tensor:
+        """Run the blocks over the step's tokens, [N, hidden] before the last norm; their keys and values are cached.
+
+        `table` holds the adapters that `step.adapters` names.
+        """
+        return self._blocks(step, cache, self._attention(step, cache), table)
 
     @torch.inference_mode()
-    def hidden_rows(self, step: PagedRows, cache: KVCache) -> Tensor:
+    def hidden_rows(self, step: PagedRows, cache: KVCache, table: AdapterTable | None = None) -> Tensor:
         """`hidden` for a step whose every token is a row of its own; reads nothing back from the device."""
-        return self._blocks(step, cache, step.attention(self.config, cache))
+        return self._blocks(step, cache, step.attention(self.config, cache), table)
 
-    def _blocks(self, step: ForwardInput | PagedRows, cache: KVCache, attend: Attend) -> Tensor:
+    def _blocks(
+        self, step: ForwardInput | PagedRows, cache: KVCache, attend: Attend, table: AdapterTable | None
+    ) -> Tensor:
+        apply = _products(table, step.adapters)
         config = self.config
         cos, sin = self._cos[step.positions], self._sin[step.positions]
         rotary = config.heads + config.kv_heads
         query_width = config.heads * config.head_dim
         x = functional.embedding(step.ids, self.embedding)
         for index, layer in enumerate(self.layers):
-            qkv = layer.qkv(self._norm(x, layer.attention_norm))
+            qkv = apply(index, "qkv", layer.qkv, self._norm(x, layer.attention_norm))
             turned = qkv.view(len(x), -1, config.head_dim)[:, :rotary]
             torch.addcmul(turned * cos, turned.roll(config.head_dim // 2, -1), sin, out=turned)
             cache.write(index, step.places, qkv[:, query_width:])
-            x += layer.output(attend(index, qkv[:, :query_width]))
-            gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
-            x += layer.down(functional.silu(gate).mul_(up))
+            x += apply(index, "output", layer.output, attend(index, qkv[:, :query_width]))
+            gate, up = apply(index, "gate_up", layer.gate_up, self._norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+            x += apply(index, "down", layer.down, functional.silu(gate).mul_(up))
         return x
 
     @torch.inference_mode()
@@ -216,6 +224,21 @@ class _OnDevice:
 
     def has(self, name: str) -> bool:
         return self._source.has(name)
+
+
+def _products(table: AdapterTable | None, slots: Tensor | None) -> Callable[[int, str, Linear, Tensor], Tensor]:
+    """How a matrix is applied in this step: as it is, or with each token's adapter added."""
+    if slots is None:
+        return lambda layer, name, matrix, x: matrix(x)
+    assert table is not None, "the step names adapters, and there is no table of them"
+    add = table.bind(slots)
+
+    def apply(layer: int, name: str, matrix: Linear, x: Tensor) -> Tensor:
+        out = matrix(x)
+        add(layer, name, x, out)
+        return out
+
+    return apply
 
 
 def _linear_maker(precision: Precision, dtype: torch.dtype) -> Callable[[Tensor], Linear]:

@@ -31,6 +31,7 @@ class PagedRows:
     table_of: Tensor
     lengths: Tensor
     page_size: int
+    adapters: Tensor | None = None  # int64 [N]: each row's slot in the AdapterTable; None when there is no table
 
     @classmethod
     def of(cls, ids: Tensor, positions: Tensor, table_of: Tensor, tables: Tensor, page_size: int) -> PagedRows:

@@ -107,10 +107,13 @@ class PageAllocator:
         return page
 
 
-def page_keys(tokens: list[int], page_size: int, known: list[bytes]) -> list[bytes]:
-    """The keys of all full pages of `tokens`; `known` are the first of them, already computed."""
+def page_keys(tokens: list[int], page_size: int, known: list[bytes], seed: bytes = b"") -> list[bytes]:
+    """The keys of all full pages of `tokens`; `known` are the first of them, already computed.
+
+    `seed` stands for whatever else the content depends on (an adapter): other seeds, other keys.
+    """
     keys = list(known)
     for start in range(len(keys) * page_size, len(tokens) - page_size + 1, page_size):
         page = np.asarray(tokens[start : start + page_size], dtype=np.int64).tobytes()
-        keys.append(blake2b(page, key=keys[-1] if keys else b"", digest_size=16).digest())
+        keys.append(blake2b(page, key=keys[-1] if keys else seed, digest_size=16).digest())
     return keys

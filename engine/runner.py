@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.step import StepSlot
 
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
+MAX_ADAPTERS = 8
+MAX_LORA_RANK = 64
 
 
 class ModelRunner(Protocol):
@@ -65,4 +69,18 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Give the device back. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class AdapterRunner(ModelRunner, Protocol):
+    """A runner that knows LoRA adapters: each token of a step runs under its sequence's `adapter_slot`."""
+
+    @property
+    def max_adapters(self) -> int: ...
+
+    def read_adapter(self, folder: str | Path) -> AdapterWeights: ...
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Fill a slot (from 1) that no step in flight names."""
         ...

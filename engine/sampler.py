@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-
 from dataclasses import dataclass
 
 import torch
@@ -83,7 +82,9 @@ class Sampler:
             else:
                 picks.append(draw(logits[row], params[row], uniforms[row]))
         st = [TEXTS.index(p) if isinstance(p, str) else 0 for p in picks]
-        return Sampled(torch.tensor([0 if isinstance(p, str) else p for p in picks]), torch.tensor(st, dtype=torch.int8))
+        return Sampled(
+            torch.tensor([0 if isinstance(p, str) else p for p in picks]), torch.tensor(st, dtype=torch.int8)
+        )
 
     def _forbid(self, logits: Tensor, mask: Tensor, constrained: Items[bool]) -> None:
         for row, has_mask in enumerate(constrained):

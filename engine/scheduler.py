@@ -86,7 +86,9 @@ class Scheduler:
             if count > 0 and sequence.plannable and self._grow(sequence, count):
                 chunks.append(self._take(sequence, count))
                 room -= count
-        plan = StepPlan(_still_running(decode), _still_running(chunks))  # a later row may have preempted an earlier one's
+        plan = StepPlan(
+            _still_running(decode), _still_running(chunks)
+        )  # a later row may have preempted an earlier one's
         return plan if plan.decode or plan.chunks else None
 
     def drop(self, sequence: Sequence) -> None:
@@ -119,7 +121,7 @@ class Scheduler:
             return
         final = sequence.tokens(0, min(sequence.computed, tokens))
         first = len(sequence.page_keys)
-        sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys)
+        sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys, sequence.page_seed)
         for page, key in zip(sequence.pages[first:], sequence.page_keys[first:], strict=False):
             self.pages.register(page, key)
 
@@ -151,7 +153,7 @@ class Scheduler:
         """Pages another request has computed; at least the last known token is left to run, for its logits."""
         if not sequence.page_keys or sequence.output_ids:
             known = sequence.tokens(0, sequence.total - 1)
-            sequence.page_keys = page_keys(known, self.pages.page_size, [])
+            sequence.page_keys = page_keys(known, self.pages.page_size, [], sequence.page_seed)
         return self.pages.share(sequence.page_keys)
 
     def _grow(self, sequence: Sequence, count: int) -> bool:

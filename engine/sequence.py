@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from structgen.engine.adapters import Adapter
 from structgen.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -62,6 +63,7 @@ class Sequence:
     lane           where the runner keeps its last sampled token and its page table, while it runs
     limit          tokens that may be generated, EOS included (max_tokens, or what the context leaves)
     inflight_refs  steps in flight that hold a row of this sequence
+    adapter        the LoRA adapter it runs under; held from `submit` until its pages are given up
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Sequence:
         self.epoch = 0
         self.lane = -1
         self.inflight_refs = 0
+        self.adapter: Adapter | None = None
         self.mask_job: Future[Mask] | None = None  # computes its next mask, and came too late for a step
         self.mask_deadline = 0.0  # `time.perf_counter` after which that job counts as hanging
         self.jump_rate = 0.0  # how often a sampled token was followed by forced ones, lately
@@ -95,6 +98,15 @@ class Sequence:
         self.closed_early = False
         self.error: str | None = None
         self.uniforms = np.random.default_rng(params.seed)
+
+    @property
+    def adapter_slot(self) -> int:
+        return self.adapter.slot if self.adapter else 0
+
+    @property
+    def page_seed(self) -> bytes:
+        """What the keys of its pages depend on besides its tokens."""
+        return self.adapter.page_seed if self.adapter else b""
 
     @property
     def total(self) -> int:

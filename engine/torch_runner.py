@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,9 @@ from structgen.engine.host_input import HostInput
 from structgen.engine.host_runner import HostRunner
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
-from structgen.engine.runner import DEFAULT_CONTEXT, PAGE_SIZE
+from structgen.engine.lora import AdapterTable
+from structgen.engine.lora_files import AdapterWeights, read_adapter
+from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE
 from structgen.engine.step import StepSlot
 from structgen.engine.threads import ThreadGovernor
 
@@ -37,6 +40,8 @@ class TorchRunner(HostRunner):
         pages: int | None = None,
         threads: int | None = None,
         threaded: bool = False,
+        max_adapters: int = MAX_ADAPTERS,
+        max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
         super().__init__(model.config.vocab_size, max_batch=max_batch, threaded=threaded)
         TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
@@ -49,6 +54,8 @@ class TorchRunner(HostRunner):
         model.reserve(self.max_context)
         self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
         self._inputs: dict[int, HostInput] = {}
+        self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
+        self._adapters: AdapterTable | None = None  # made when the first adapter comes
 
     def lay_out(self, slot: StepSlot) -> None:
         tokens = slot.plan.tokens
@@ -70,7 +77,7 @@ class TorchRunner(HostRunner):
         started = time.perf_counter()
         laid_out: HostInput = slot.input
         laid_out.look_up(self.last_tokens)
-        hidden = self.model.hidden(laid_out.forward, self._cache)
+        hidden = self.model.hidden(laid_out.forward, self._cache, self._adapters)
         if slot.rows:
             wanted = hidden if len(slot.rows) == len(hidden) else hidden[laid_out.sampled_at]
             slot.logits[: len(slot.rows)] = self.model.head(wanted)
@@ -79,3 +86,14 @@ class TorchRunner(HostRunner):
 
     def clear(self, pages: Iterable[int]) -> None:
         self._cache.clear(pages)
+
+    def read_adapter(self, folder: str | Path) -> AdapterWeights:
+        """Any thread may call this: it only reads files. ModelError when the adapter cannot be used."""
+        return read_adapter(folder, self.model.config)
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        if self._adapters is None:
+            self._adapters = AdapterTable(
+                self.model.config, slots=self.max_adapters, max_rank=self.max_lora_rank, dtype=self.model.dtype
+            )
+        self._adapters.load(slot, weights)

@@ -17,7 +17,13 @@ PAGE, CONTEXT, BATCH = 4, 48, 3
 
 
 def sequence(number: int, tokens: int, pages: list[int]) -> Sequence:
-    made = Sequence(number, [(7 * number + 3 * each) % CONFIG.vocab_size for each in range(tokens)], SamplingParams(), None, frozenset())
+    made = Sequence(
+        number,
+        [(7 * number + 3 * each) % CONFIG.vocab_size for each in range(tokens)],
+        SamplingParams(),
+        None,
+        frozenset(),
+    )
     made.pages, made.lane = pages, number
     return made
 

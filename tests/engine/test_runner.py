@@ -11,6 +11,7 @@ import torch
 from structgen.engine import Engine, LlamaModel, SamplingParams
 from tests.engine.tiny import CONFIG, RandomWeights
 
+
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
     before = torch.get_num_threads()
