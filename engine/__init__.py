@@ -5,6 +5,7 @@ from __future__ import annotations
 from structgen.engine.engine import Engine, StepOutput
 from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.runner import ModelRunner, TorchRunner
 from structgen.engine.sampling_params import SamplingParams
@@ -23,6 +24,7 @@ __all__ = [
     "SamplingParams",
     "Sequence",
     "StepOutput",
+    "TokenLogprob",
     "TorchRunner",
     "load_model",
 ]

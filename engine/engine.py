@@ -15,9 +15,11 @@ import numpy as np
 
 from structgen.engine.errors import BudgetError, ContextLengthError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.runner import ModelRunner, TorchRunner
+from structgen.engine.sampled import Pick
 from structgen.engine.sampler import Sampler
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import PlanRow, Scheduler, StepPlan
@@ -30,10 +32,14 @@ CACHED_PREFIX_TOKENS = 16384
 
 @dataclass
 class StepOutput:
-    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`."""
+    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`.
+
+    `logprobs` holds one entry for each of them when the request asked for it, and is empty otherwise.
+    """
 
     sequence: Sequence
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
 
@@ -89,6 +95,8 @@ class Engine:
             raise ValueError("prompt_ids must hold at least one token")
         if not all(0 <= token < self.runner.vocab_size for token in prompt):
             raise ValueError(f"prompt_ids must be between 0 and {self.runner.vocab_size - 1}")
+        if any(token >= self.runner.vocab_size for token in params.logit_bias):
+            raise ValueError(f"logit_bias must name tokens between 0 and {self.runner.vocab_size - 1}")
         least = matcher.min_tokens_to_complete if matcher else 1
         if params.max_tokens < least:
             raise BudgetError(params.max_tokens, least)
@@ -140,7 +148,7 @@ class Engine:
             else:
                 slot.constrained[row] = True
 
-    def _sample(self, slot: StepSlot) -> list[int | str]:
+    def _sample(self, slot: StepSlot) -> list[Pick]:
         self._wait(slot)
         sequences = [planned.sequence for planned in slot.rows]
         if not sequences:
@@ -148,19 +156,18 @@ class Engine:
         masked = slot.constrained[: len(sequences)]
         for sequence, has_mask in zip(sequences, masked, strict=True):
             assert has_mask or sequence.matcher is None or sequence.finished, "a constrained row lost its mask"
-        draws = [0.0 if each.finished or each.params.greedy else each.uniforms.random() for each in sequences]
         count = len(sequences)
-        params = [sequence.params for sequence in sequences]
-        return self._sampler.sample(slot.logits[:count], slot.mask[:count], masked, params, draws)
+        rows = [sequence.sampling for sequence in sequences]
+        return self._sampler.sample(slot.logits[:count], slot.mask[:count], masked, rows).read()
 
-    def _commit(self, slot: StepSlot, picks: list[int | str]) -> None:
+    def _commit(self, slot: StepSlot, picks: list[Pick]) -> None:
         for planned, pick in zip(slot.rows, picks, strict=True):
             if planned.sequence.finished:
                 continue
-            if isinstance(pick, str):
-                self._fail(planned.sequence, pick)
+            if pick.fault is not None:
+                self._fail(planned.sequence, pick.fault)
             else:
-                self._append(planned.sequence, pick)
+                self._append(planned.sequence, pick.token, pick.logprob)
         for sequence in self._pipeline.commit():
             self._release(sequence)
 
@@ -178,7 +185,7 @@ class Engine:
 
     # -- one sequence -----------------------------------------------------------------------------------------------
 
-    def _append(self, sequence: Sequence, token: int) -> None:
+    def _append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
         """Take one sampled token in: advance the grammar, and end the sequence where it must end."""
         if token in sequence.params.stop_token_ids:
             return self._finish(sequence, "stop")
@@ -188,8 +195,11 @@ class Engine:
                 return self._fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
             if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
                 return self._finish(sequence, "stop")
-            sequence.output_ids.append(token)
-            self._output(sequence).token_ids.append(token)
+            sequence.append(token, logprob)
+            output = self._output(sequence)
+            output.token_ids.append(token)
+            if logprob is not None:
+                output.logprobs.append(logprob)
             if len(sequence.output_ids) == 1:
                 self._scheduler.remember(sequence)
             if matcher is not None and self._only_eos_is_left(sequence, matcher):
