@@ -14,6 +14,7 @@ from structgen.engine.errors import (
 from structgen.engine.llama import LlamaModel
 from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.metrics import Metrics
+from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.runner import ModelRunner
 from structgen.engine.sampling_params import SamplingParams
@@ -38,6 +39,7 @@ __all__ = [
     "Sequence",
     "StepOutput",
     "StepTimeoutError",
+    "TokenLogprob",
     "TorchRunner",
     "Trace",
     "load_model",

@@ -136,7 +136,7 @@ class CudaRunner:
             self._copy.wait_event(device.sampled)
             slot.tokens[:count].copy_(device.tokens[:count], non_blocking=True)
             slot.status[:count].copy_(device.status[:count], non_blocking=True)
-            slot.logprobs = None if sampled.logprobs is None else sampled.logprobs.to_host(self._copy)
+            slot.logprobs = None if sampled.logprobs is None else sampled.logprobs.to_host()
             device.arrived.record(self._copy)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:

@@ -22,13 +22,15 @@ from structgen.engine.adapters import AdapterRegistry
 from structgen.engine.choose_runner import choose_runner
 from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, StepTimeoutError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, fill_mask, hangs
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, AdapterRunner, ModelRunner
-from structgen.engine.sampler import RowSampling, status_text
+from structgen.engine.sampled import Pick, Sampled
+from structgen.engine.sampler import RowSampling
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import PlanRow, Scheduler, StepPlan
 from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
@@ -38,6 +40,8 @@ from structgen.engine.trace import Trace
 PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
+IGNORED = RowSampling(SamplingParams())  # for a row whose token nobody waits for
+NO_PICK = Pick(0, None, None)
 JUMP_MEMORY = 0.1  # weight of the latest token in a sequence's jump rate
 # Launching a step before the tokens of the last are known costs a jump one step more; waiting for them costs the device
 # the round trip to the host. From so many jumps a row on, waiting is cheaper.
@@ -46,10 +50,14 @@ JUMPS_WORTH_WAITING = 0.12
 
 @dataclass
 class StepOutput:
-    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`."""
+    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`.
+
+    `logprobs` holds one entry for each of them when the request asked for it, and is empty otherwise.
+    """
 
     sequence: Sequence
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
 
@@ -141,6 +149,8 @@ class Engine:
             raise ValueError("prompt_ids must hold at least one token")
         if not all(0 <= token < self.runner.vocab_size for token in prompt):
             raise ValueError(f"prompt_ids must be between 0 and {self.runner.vocab_size - 1}")
+        if any(token >= self.runner.vocab_size for token in params.logit_bias):
+            raise ValueError(f"logit_bias must name tokens between 0 and {self.runner.vocab_size - 1}")
         least = matcher.min_tokens_to_complete if matcher else 1
         if params.max_tokens < least:
             raise BudgetError(params.max_tokens, least)
@@ -240,7 +250,7 @@ class Engine:
         with self.trace.host("sample", slot.number):
             for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
                 assert has_mask or planned.sequence.matcher is None or planned.void, "a constrained row lost its mask"
-            slot.sampling = [RowSampling.ignored() if row.void else _sampling(row.sequence) for row in slot.rows]
+            slot.sampling = [IGNORED if row.void else row.sequence.sampling for row in slot.rows]
             self._pipeline.sampled()
             if slot.fault is None:
                 try:
@@ -253,18 +263,18 @@ class Engine:
         if slot is None:
             return
         with self.trace.host("wait", slot.number):
-            self._wait(slot)
+            picks = self._wait(slot)
         with self.trace.host("commit", slot.number):
             self.trace.device(self.runner.spans(slot), slot.number)
-            for index, planned in enumerate(slot.rows):
+            for planned, pick in zip(slot.rows, picks, strict=True):
                 if planned.void:
                     self.metrics.void_rows += 1
                     continue
                 planned.sequence.unknown -= 1
-                if why := status_text(int(slot.status[index])):
-                    self._fail(planned.sequence, why)
+                if pick.fault is not None:
+                    self._fail(planned.sequence, pick.fault)
                 else:
-                    self._append(planned.sequence, int(slot.tokens[index]))
+                    self._append(planned.sequence, pick)
             for sequence in self._pipeline.commit():
                 self._settle(sequence)
         self._note_duration()
@@ -309,16 +319,16 @@ class Engine:
 
     # -- one sequence -----------------------------------------------------------------------------------------------
 
-    def _append(self, sequence: Sequence, token: int) -> None:
+    def _append(self, sequence: Sequence, pick: Pick) -> None:
         """Take one sampled token in, and what must follow it."""
         self.metrics.tokens_sampled += 1
-        self._take(sequence, token)
+        self._take(sequence, pick.token, pick.logprob)
         if len(sequence.output_ids) == 1 and not sequence.finished:
             self._scheduler.remember(sequence, len(sequence.prompt_ids))
         if not sequence.finished:
             self._jump(sequence)
 
-    def _take(self, sequence: Sequence, token: int) -> None:
+    def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
         """Add a token: advance the grammar, and end the sequence where it must end."""
         if token in sequence.params.stop_token_ids:
             return self._finish(sequence, "stop")
@@ -328,8 +338,11 @@ class Engine:
                 return self._fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
             if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
                 return self._finish(sequence, "stop")
-            sequence.output_ids.append(token)
-            self._output(sequence).token_ids.append(token)
+            sequence.append(token, logprob)
+            output = self._output(sequence)
+            output.token_ids.append(token)
+            if logprob is not None:
+                output.logprobs.append(logprob)
             if matcher is not None and self._only_eos_is_left(sequence, matcher):
                 return self._finish(sequence, "stop")
         except Exception as problem:
@@ -348,14 +361,13 @@ class Engine:
             for token in matcher.forced_tokens():
                 if sequence.finished or not self._fits(sequence, matcher, token):
                     break
-                self._take(sequence, token)
+                certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
+                self._take(sequence, token, certain)
         except Exception as problem:
             return self._fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
         if count:
             sequence.forced += count
-            if not sequence.params.greedy:
-                sequence.uniforms.random(count)  # the stream goes on as if they had been sampled
             self.metrics.tokens_forced += count
             self.metrics.jumps += 1
             if sequence.unknown:
@@ -428,8 +440,8 @@ class Engine:
 
     # -- faults of the runner ---------------------------------------------------------------------------------------
 
-    def _wait(self, slot: StepSlot) -> None:
-        """Tokens of the step; when the runner fails, each row is run again alone, and those that fail again end."""
+    def _wait(self, slot: StepSlot) -> list[Pick]:
+        """What the step sampled; when the runner fails, each row is run again alone, and those that fail again end."""
         try:
             if slot.fault is not None:
                 raise slot.fault
@@ -439,18 +451,21 @@ class Engine:
                 self._fail(sequence, problem.message)
             raise
         except Exception:
-            self._rescue(slot)
+            return self._rescue(slot)
+        return _picks(slot)
 
-    def _rescue(self, slot: StepSlot) -> None:
+    def _rescue(self, slot: StepSlot) -> list[Pick]:
         self.metrics.rescued_steps += 1
         if self._pipeline.newest is not slot:  # it was launched on tokens that this step never sampled
             self._undo(self._pipeline.newest)
-        for index, planned in enumerate(slot.rows):
-            slot.status[index] = 0
         sampling = {planned.sequence: row for row, planned in enumerate(slot.rows)}
+        picks = [NO_PICK] * len(slot.rows)
         for planned in slot.plan.rows:
-            if not planned.void:
-                self._run_alone(planned, slot, sampling.get(planned.sequence))
+            row = sampling.get(planned.sequence)
+            found = [] if planned.void else self._run_alone(planned, slot, row)
+            if row is not None and found:
+                picks[row] = found[0]
+        return picks
 
     def _undo(self, slot: StepSlot) -> None:
         for planned in slot.plan.rows:
@@ -461,7 +476,8 @@ class Engine:
         for sequence in self._pipeline.discard():
             self._settle(sequence)
 
-    def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> None:
+    def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> list[Pick]:
+        """Run one row of a step again; `row`: where its mask is in the step's slot, if it samples."""
         alone = self._rescue_slot
         alone.stage(StepPlan((), (planned,)), slot.number)
         if row is not None:
@@ -473,11 +489,10 @@ class Engine:
             self.runner.wait(alone, self._step_seconds)
         except Exception as problem:
             self._fail(planned.sequence, f"the model failed: {problem!r}")
-        else:
-            if row is not None:
-                slot.tokens[row], slot.status[row] = alone.tokens[0], alone.status[0]
+            return []
+        return _picks(alone)
 
 
-def _sampling(sequence: Sequence) -> RowSampling:
-    uniform = 0.0 if sequence.params.greedy else sequence.uniforms.random()
-    return RowSampling(sequence.params, uniform)
+def _picks(slot: StepSlot) -> list[Pick]:
+    count = len(slot.rows)
+    return Sampled(slot.tokens[:count], slot.status[:count], slot.logprobs).read()

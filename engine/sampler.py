@@ -1,123 +1,153 @@
-"""Masked sampling: logits and a bitmask -> one token a row, or the reason why there is none."""
+"""Sampler: logits and a bitmask -> one token a row, or the reason why there is none.
+
+edit (bias, penalties) -> mask -> greedy: the best
+                               -> else: temperature -> min_p -> top_k -> top_p -> draw at the row's uniform number
+logprobs: "raw" of the logits as they come, "masked" of what the mask has left, before the temperature
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.drawing import (
+    INDEX_BITS,
+    LEAST_TEMPERATURE,
+    MOST_TEMPERATURE,
+    Settings,
+    draw_from_all,
+    draw_from_likeliest,
+)
+from structgen.engine.logprobs import Logprobs, logprobs_of
+from structgen.engine.mask_table import MaskTable
+from structgen.engine.penalties import TokenHistory, apply_edits, gather_edits
+from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK, Sampled
+from structgen.engine.sampling_params import MAX_TOP_LOGPROBS, SamplingParams
+from structgen.engine.upload import upload
 
-# How many of the most likely tokens are tried for top_p before the whole vocabulary is sorted; the first nearly always
-# suffices (0.07 ms of 49,152 tokens; sorting all takes 3 ms).
-NUCLEUS_GUESSES = (256, 4096)
 
+class RowSampling(NamedTuple):
+    """How one row is sampled: `uniform` in [0, 1) is for this token alone; `history` where the params edit logits."""
 
-@dataclass
-class RowSampling:
     params: SamplingParams
-    uniform: float
-    history: object = None
-
-    @classmethod
-    def ignored(cls):
-        return cls(SamplingParams(), 0.0)
-
-
-@dataclass
-class Sampled:
-    tokens: Tensor
-    status: Tensor
-    logprobs: object = None
-
-
-TEXTS = ["", "the model's logits are not finite", "the mask allows no token"]
-
-
-def status_text(status):
-    return TEXTS[status]
+    uniform: float = 0.0
+    history: TokenHistory | None = None
 
 
 class Sampler:
-    """Owns the table that spreads an octet of a mask to eight tokens: [256, 8], True where the token is forbidden."""
+    """Works on one device and never waits for it: whatever depends on values stays a tensor there.
 
-    def __init__(self, vocab_size: int) -> None:
+    On the CPU, where there is nothing to wait for, rows go one by one through the cache and may be looked at; on a
+    device all rows go together. Both give the same bits, and a row's result depends on that row alone.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu", *, batched: bool | None = None) -> None:
+        """`batched`: rows together, as on a device; by default wherever that is not the CPU."""
+        assert vocab_size <= 1 << INDEX_BITS
+        self.device = torch.device(device)
         self._vocab_size = vocab_size
-        octets, bits = torch.arange(256)[:, None], torch.arange(8)
-        self._forbidden = (octets >> bits) & 1 == 0
+        self._batched = self.device.type != "cpu" if batched is None else batched
+        self._masks = MaskTable(vocab_size, self.device, batched=self._batched)
 
     @torch.inference_mode()
-    def sample(
-        self,
-        logits: Tensor,
-        mask: Tensor,
-        constrained: Items[bool],
-        rows,
-    ):
-        params = [r.params for r in rows]
-        uniforms = [r.uniform for r in rows]
-        """x
+    def sample(self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]) -> Sampled:
+        """logits [R, V] float32 (overwritten), mask [R, ceil(V / 32)] int32, both on the sampler's device.
 
-        logits [R, V] float32, mask [R, ceil(V / 32)] int32; `uniforms` are each row's next draw from its own stream,
-        used by rows that are not greedy. A row's result depends on that row alone.
+        `constrained`: which rows have a mask.
         """
+        raw = [row for row, each in enumerate(rows) if each.params.logprobs == "raw"]
+        before = self._take(logits, raw).clone() if raw else None
         highest, tokens = logits.max(dim=1)
-        finite = torch.isfinite(highest)  # max propagates NaN
-        if any(constrained):
-            self._forbid(logits, mask, constrained)
+        status = NOT_FINITE * (~torch.isfinite(highest)).to(torch.int8)  # max propagates NaN
+        if self._leave_what_may_be(logits, mask, constrained, rows):
             highest, tokens = logits.max(dim=1)
-        possible = torch.isfinite(highest)
-        picks: list[int | str] = []
-        for row, (token, is_finite, is_possible) in enumerate(
-            zip(tokens.tolist(), finite.tolist(), possible.tolist(), strict=True)
-        ):
-            if not is_finite:
-                picks.append("the model's logits are not finite")
-            elif not is_possible:
-                picks.append("the mask allows no token")
-            elif params[row].greedy:
-                picks.append(token)
-            else:
-                picks.append(draw(logits[row], params[row], uniforms[row]))
-        st = [TEXTS.index(p) if isinstance(p, str) else 0 for p in picks]
-        return Sampled(
-            torch.tensor([0 if isinstance(p, str) else p for p in picks]), torch.tensor(st, dtype=torch.int8)
+            status = torch.where(status == OK, NOTHING_ALLOWED * (~torch.isfinite(highest)).to(torch.int8), status)
+        self._draw(logits, highest, tokens, rows)
+        return Sampled(tokens, status, self._logprobs(logits, before, raw, tokens, rows))
+
+    def _leave_what_may_be(
+        self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]
+    ) -> bool:
+        """Edit and mask; whether any logit may have changed."""
+        edits = gather_edits([row.history for row in rows], self._vocab_size)
+        if edits is not None:
+            apply_edits(logits, upload(edits, self.device))
+        if any(constrained):
+            self._masks.forbid(logits, mask, constrained)
+        return edits is not None or any(constrained)
+
+    def _draw(self, logits: Tensor, highest: Tensor, tokens: Tensor, rows: Items[RowSampling]) -> None:
+        """Overwrite the best token by a drawn one, in rows that are not greedy.
+
+        A fused kernel (mask, temperature and draw in one launch) would take the place of `draw_from_all` here.
+        """
+        drawn = [row for row, each in enumerate(rows) if not each.params.greedy]
+        cut = [row for row in drawn if rows[row].params.top_k or rows[row].params.top_p < 1]
+        for some in self._portions([row for row in drawn if row not in cut]):
+            distance, settings = self._distance(logits, highest, some), self._settings(rows, some)
+            self._put(tokens, some, draw_from_all(distance, settings))
+        for some in self._portions(cut):
+            distance, settings = self._distance(logits, highest, some), self._settings(rows, some)
+            self._put(tokens, some, draw_from_likeliest(distance, settings, may_wait=not self._batched))
+
+    def _logprobs(
+        self, logits: Tensor, before: Tensor | None, raw: list[int], tokens: Tensor, rows: Items[RowSampling]
+    ) -> Logprobs | None:
+        """`before`: copies of the rows `raw`, which want the model's own distribution."""
+        wanted = [row for row, each in enumerate(rows) if each.params.logprobs]
+        if not wanted:
+            return None
+        source = self._take(logits, wanted)
+        if before is not None:
+            source = source.index_copy(0, self._index([wanted.index(row) for row in raw]), before)
+        tops = tuple(rows[row].params.top_logprobs for row in wanted)
+        chosen = self._take(tokens, wanted)
+        return logprobs_of(source, chosen, rows=tuple(wanted), tops=tops, count=MAX_TOP_LOGPROBS if any(tops) else 0)
+
+    def _settings(self, rows: Items[RowSampling], some: list[int]) -> Settings:
+        size = self._vocab_size
+        params = [rows[row].params for row in some]
+        table = [
+            (
+                rows[row].uniform,
+                min(max(each.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
+                each.min_p,
+                each.top_p,
+                each.top_k or size,
+            )
+            for row, each in zip(some, params, strict=True)
+        ]
+        uniform, temperature, min_p, top_p, top_k = upload(np.array(table).T.copy(), self.device)[:, :, None]
+        return Settings(
+            uniform=uniform,
+            temperature=temperature.float(),
+            min_p=min_p.float(),
+            top_p=top_p,
+            top_k=top_k.long(),
+            has_min_p=any(each.min_p for each in params),
+            largest_k=max(each.top_k for each in params) if all(each.top_k for each in params) else 0,
         )
 
-    def _forbid(self, logits: Tensor, mask: Tensor, constrained: Items[bool]) -> None:
-        for row, has_mask in enumerate(constrained):
-            if has_mask:  # little-endian words: octet t // 8 holds token t
-                octets = mask[row].view(torch.uint8).int()
-                forbidden = self._forbidden.index_select(0, octets).view(-1)
-                logits[row].masked_fill_(forbidden[: self._vocab_size], -torch.inf)
+    def _portions(self, rows: list[int]) -> list[list[int]]:
+        """What is drawn in one go: all rows on a device, one after the other through the CPU's cache."""
+        return ([rows] if rows else []) if self._batched else [[row] for row in rows]
 
+    def _distance(self, logits: Tensor, highest: Tensor, rows: list[int]) -> Tensor:
+        """How far each logit lies below its row's highest, float32 [len(rows), V]."""
+        return self._take(highest, rows)[:, None] - self._take(logits, rows)
 
-def draw(logits: Tensor, params: SamplingParams, uniform: float) -> int:
-    """Pick from softmax(logits / temperature) [V], cut to top_p, by inverting its distribution at `uniform` in [0, 1).
+    def _take(self, tensor: Tensor, rows: list[int]) -> Tensor:
+        """Some rows; a view where that is possible."""
+        if len(rows) == len(tensor):
+            return tensor
+        return tensor[rows[0] : rows[0] + 1] if len(rows) == 1 else tensor.index_select(0, self._index(rows))
 
-    A token of probability 0 is never picked: the first token whose cumulated probability exceeds the target adds to it.
-    """
-    shifted = (logits - logits.max()) / params.temperature
-    probabilities = torch.softmax(shifted, dim=0)
-    if params.top_p == 1:
-        return _invert(probabilities, uniform)
-    kept, tokens = _nucleus(probabilities, params.top_p)
-    return int(tokens[_invert(kept, uniform)])
+    def _put(self, tensor: Tensor, rows: list[int], values: Tensor) -> None:
+        tensor.index_copy_(0, self._index(rows), values)
 
-
-def _nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The fewest most likely tokens that reach `top_p` together: their probabilities and ids, most likely first."""
-    for count in sorted({min(guess, len(probabilities)) for guess in (*NUCLEUS_GUESSES, len(probabilities))}):
-        kept, tokens = torch.topk(probabilities, count)
-        before = kept.cumsum(0, dtype=torch.float64) - kept
-        size = int((before < top_p).sum())
-        if size < count:
-            break
-    return kept[:size], tokens[:size]
-
-
-def _invert(probabilities: Tensor, uniform: float) -> int:
-    cumulated = probabilities.cumsum(0, dtype=torch.float64)
-    return int(torch.searchsorted(cumulated, cumulated[-1] * uniform, right=True))
+    def _index(self, rows: list[int]) -> Tensor:
+        return upload(np.array(rows, dtype=np.int64), self.device)

@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from structgen.engine.adapters import Adapter
+from structgen.engine.logprobs import TokenLogprob
+from structgen.engine.penalties import TokenHistory
+from structgen.engine.random_stream import RandomStream
+from structgen.engine.sampler import RowSampling
 from structgen.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -97,7 +101,9 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None
-        self.uniforms = np.random.default_rng(params.seed)
+        self.random = RandomStream(params.seed, params.stream)
+        self.history = TokenHistory(params, self.prompt_ids) if params.edits_logits else None
+        self.logprobs: list[TokenLogprob] = []  # one an output token, when params.logprobs asks for them
 
     @property
     def adapter_slot(self) -> int:
@@ -132,6 +138,20 @@ class Sequence:
     @property
     def finished(self) -> bool:
         return self.stage is Stage.FINISHED
+
+    @property
+    def sampling(self) -> RowSampling:
+        """How its next token is sampled. All earlier ones must have been appended."""
+        uniform = 0.0 if self.params.greedy else self.random.at(len(self.output_ids))
+        return RowSampling(self.params, uniform, self.history)
+
+    def append(self, token: int, logprob: TokenLogprob | None = None) -> None:
+        """Add an output token; what its penalties and logprobs keep grows with it."""
+        self.output_ids.append(token)
+        if self.history is not None:
+            self.history.append(token)
+        if self.params.logprobs and logprob is not None:
+            self.logprobs.append(logprob)
 
     def tokens(self, start: int, count: int) -> list[int]:
         """At most `count` known tokens from position `start`, across prompt and output."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 
 from structgen.engine import BudgetError, Engine, SamplingParams, Sequence
 from structgen.engine.errors import ContextLengthError
+from structgen.engine.random_stream import RandomStream
 from structgen.engine.sequence import Stage
 from structgen.engine.step import StepSlot
+from tests.engine import sampling_twin as twin
 from tests.engine.fakes import (
     CLOSE,
     ENDS,
@@ -165,6 +168,64 @@ def test_the_context_limits_what_may_be_generated() -> None:
 def test_prompts_that_are_no_tokens_are_refused(prompt: list[int]) -> None:
     with pytest.raises(ValueError, match="prompt_ids"):
         Engine(FakeRunner()).submit(prompt, SamplingParams())
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frequency_penalty": 1.5, "temperature": 0.7},
+        {"repetition_penalty": 1.3, "presence_penalty": 0.5},
+        {"logit_bias": {7: 30.0, 8: 30.0}, "temperature": 1.0, "top_k": 5, "top_p": 0.9, "min_p": 0.01},
+    ],
+    ids=str,
+)
+def test_every_token_is_the_one_that_the_twin_draws(options: dict[str, Any], held: bool) -> None:
+    """Penalties count prompt and output as the text grows; draws are bound to positions; logprobs go with tokens."""
+    engine = Engine(FakeRunner())
+    params = SamplingParams(max_tokens=20, seed=4, stream=1, logprobs=True, top_logprobs=2, **options)
+    prompt = [5, 6, 6, 9]
+    sequence = engine.submit(prompt, params, Quoted() if held else None, ENDS)
+    for seed in range(3):
+        engine.submit([8, seed], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, frequency_penalty=1.0))
+    outputs = [output for output in run(engine) if output.sequence is sequence]
+    assert len(sequence.output_ids) == (19 if held else 20)
+    assert [told for output in outputs for told in output.logprobs] == sequence.logprobs
+    matcher, budget = Quoted(), 20
+    for position, (token, told) in enumerate(zip(sequence.output_ids, sequence.logprobs, strict=True)):
+        so_far = sequence.output_ids[:position]
+        mask = np.zeros(2, dtype=np.int32)
+        matcher.fill_mask(mask, budget - position)
+        allowed = [token for token in range(VOCAB) if mask.view(np.uint32)[token // 32] >> token % 32 & 1]
+        left = twin.edited(prefer_letters([*prompt, *so_far]).astype(np.float64), params, prompt, so_far)
+        left = twin.masked(left, allowed if held else None)
+        assert token == twin.drawn(left, params, RandomStream(4, 1).at(position))
+        assert told.token_id == token
+        assert told.logprob == pytest.approx(twin.logprobs(left)[token], abs=1e-4)
+        assert len(told.top) == min(2, len(allowed) if held else VOCAB)
+        matcher.accept(token)
+
+
+def test_logprobs_are_kept_for_those_who_ask_only() -> None:
+    engine = Engine(FakeRunner())
+    asked = engine.submit([5], SamplingParams(max_tokens=5, logprobs="raw"))
+    other = engine.submit([5], SamplingParams(max_tokens=5, frequency_penalty=1.0))
+    outputs = run(engine)
+    assert [len(sequence.logprobs) for sequence in (asked, other)] == [5, 0]
+    assert not any(output.logprobs for output in outputs if output.sequence is other)
+
+
+def test_the_streams_of_one_seed_differ() -> None:
+    texts = [alone([5], SamplingParams(max_tokens=8, temperature=1.0, seed=3, stream=stream)) for stream in range(4)]
+    assert len(set(map(tuple, texts))) == 4
+
+
+def test_a_bias_for_a_token_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^logit_bias"):
+        Engine(FakeRunner()).submit([5], SamplingParams(logit_bias={VOCAB: 1.0}))
 
 
 # -- cancel -----------------------------------------------------------------------------------------------------------

@@ -135,9 +135,9 @@ def spied(engine: Engine) -> Iterator[list[tuple[int, list[int] | None]]]:
     launch = engine.runner.launch
 
     def watch(slot: StepSlot) -> None:
-        slots = slot.input.adapters
-        seen.append((sum(row.count for row in slot.plan.chunks), None if slots is None else slots.tolist()))
         launch(slot)
+        slots = slot.input.forward.adapters
+        seen.append((sum(row.count for row in slot.plan.chunks), None if slots is None else slots.tolist()))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.runner, "launch", watch)
