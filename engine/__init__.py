@@ -12,9 +12,9 @@ from structgen.engine.errors import (
     StepTimeoutError,
 )
 from structgen.engine.llama import LlamaModel
+from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.lora_files import AdapterWeights
 from structgen.engine.metrics import Metrics
-from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.runner import ModelRunner
 from structgen.engine.sampling_params import SamplingParams

@@ -46,7 +46,7 @@ class DeviceSlot:
 
 @dataclass
 class Bucket:
-    """A step of `rows` rows: its inputs on the device, its logits, and the captured graph that gets from one to the other."""
+    """A step of `rows` rows: its inputs and logits on the device, and the captured graph between them."""
 
     inputs: Tensor
     rows: Rows

@@ -64,8 +64,8 @@ class StepOutput:
 class Engine:
     """Not thread safe: one thread drives it. A runner may stand in for the model.
 
-    depth           steps in flight: 1 is the serial loop, 2 overlaps the host's work with the device's. The runner's own
-                    choice when left out
+    depth           steps in flight: 1 is the serial loop, 2 overlaps the host's work with the device's. The runner
+                    knows what suits it when left out
     jump_forward    tokens that a grammar leaves no choice about are appended without sampling, and run as a chunk
     share_prefixes  requests that begin alike reuse each other's pages. Which prompt tokens run together then depends on
                     earlier requests, and with real matrix products so does the last bit of their logits
@@ -352,9 +352,12 @@ class Engine:
         return None
 
     def _jump(self, sequence: Sequence) -> None:
-        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void."""
-        matcher = sequence.matcher
-        if matcher is None or not self.jump_forward:
+        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void.
+
+        Not where the model's own logprob of each token is wanted: a token that is not sampled has none.
+        """
+        matcher, params = sequence.matcher, sequence.params
+        if matcher is None or not self.jump_forward or params.logprobs == "raw":
             return None
         before = len(sequence.output_ids)
         try:

@@ -1,4 +1,4 @@
-"""HostRunner: a device that is a thread of this process, or nothing but the caller's own. Base of runners on the CPU."""
+"""HostRunner: a device that is a thread of this process, or the caller's own. Base of runners on the CPU."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class PagedRows:
         )
 
     def attention(self, config: ModelConfig, cache: KVCache) -> Attend:
-        """(layer, queries [N, H * D]) -> [N, H * D]: the kernel where there is one for the device, else plain PyTorch."""
+        """(layer, queries [N, H * D]) -> [N, H * D]: the kernel on a GPU, else plain PyTorch."""
         if self.ids.is_cuda:
             return self._kernel(config, cache)
         return self._plain(config, cache)

@@ -22,7 +22,7 @@ class ModelRunner(Protocol):
     `launch` comes before this one's `wait`. The token that a row samples stays on the device under the row's lane
     (`StepSlot.lanes`), where the next step finds it without the host knowing it.
 
-    An exception from any of the three ends the step, and running the same slot's tokens again must give the same result.
+    An exception from any of the three ends the step. Running the same slot's tokens again must give the same result.
     """
 
     @property

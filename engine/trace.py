@@ -44,7 +44,7 @@ class Trace:
             self.add(HOST, kind, step, begin, time.perf_counter())
 
     def device(self, spans: list[tuple[str, float, float]], step: int) -> None:
-        """The parts of one step, in order; the gap before each is a bubble unless the device was idle for want of work."""
+        """The parts of one step, in order; a gap before one is a bubble, except after `idle`."""
         for kind, begin, end in spans:
             if self._device_busy_until is not None and begin > self._device_busy_until:
                 self.add(DEVICE, "bubble", step, self._device_busy_until, begin)
@@ -74,7 +74,7 @@ class Trace:
         return bubble / (busy + bubble) if busy else 0.0
 
     def chrome(self) -> dict[str, Any]:
-        """The recorded spans in Chrome's trace format (chrome://tracing, Perfetto): one row for host and device each."""
+        """The recorded spans in Chrome's trace format (chrome://tracing, Perfetto): host and device have a row each."""
         first = min((span.begin for span in self.spans), default=0.0)
         return {
             "displayTimeUnit": "ms",

@@ -148,7 +148,7 @@ class Traffic:
             while self.order and len(self.running) < BATCH + WAITING:
                 number = self.order.pop()
                 self.running[submit(self.engine, self.tasks[number], self.languages)] = number
-            if self.rng.random() < 0.4:
+            if self.running and self.rng.random() < 0.4:
                 self.engine.cancel(self.rng.choice([*self.running]))
             self.most_running = max(self.most_running, sum(bool(each.output_ids) for each in self.running))
             for output in self.engine.step():
