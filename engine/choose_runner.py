@@ -31,4 +31,6 @@ def choose_runner(
     from structgen.engine.cuda_runner import CudaRunner
 
     log.info("runner: PyTorch with CUDA graphs on %s", model.device)
-    return CudaRunner(model, max_batch=max_batch, max_context=max_context)
+    return CudaRunner(
+        model, max_batch=max_batch, max_context=max_context, max_adapters=max_adapters, max_lora_rank=max_lora_rank
+    )

@@ -15,6 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,12 +25,16 @@ from structgen.engine.device_input import DeviceInput, LaneTables, Rows, packed_
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
+from structgen.engine.lora import AdapterTable
+from structgen.engine.lora_files import AdapterWeights, read_adapter
 from structgen.engine.paged_rows import PagedRows
-from structgen.engine.runner import DEFAULT_CONTEXT, PAGE_SIZE
+from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE
 from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
+from structgen.kernels.paged_attention import MAX_SPLITS, AttentionWorkspace, is_supported
 
 KV_SHARE = 0.5  # of the free memory, at most, for the KV cache
+FEW_ROWS = 16
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # a step is padded to the next of these
 
 
@@ -37,20 +43,23 @@ class DeviceSlot:
 
     def __init__(self, staged: DeviceInput, mask: Tensor, status: Tensor, tokens: Tensor) -> None:
         self.staged, self.mask, self.status, self.tokens = staged, mask, status, tokens
-        self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (
-            torch.cuda.Event(enable_timing=True) for _ in range(4)
-        )
-        self.mask_there, self.arrived = torch.cuda.Event(), torch.cuda.Event()
+        self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (_event(timed=True) for _ in range(4))
+        self.mask_there, self.arrived = _event(), _event()
         self.samples = False
 
 
 @dataclass
 class Bucket:
-    """A step of `rows` rows: its inputs and logits on the device, and the captured graph between them."""
+    """A step of `rows` rows: its inputs and logits on the device, and the captured graph between them.
+
+    `adapted`: some row has an adapter; the others are spared the work.
+    """
 
     inputs: Tensor
     rows: Rows
     logits: Tensor
+    workspace: AttentionWorkspace | None
+    adapted: bool
     graph: torch.cuda.CUDAGraph | None = None
 
 
@@ -59,6 +68,7 @@ class CudaRunner:
 
     pages   of the KV cache; enough for `max_batch` texts of `max_context` tokens if they fit, when left out
     graphs  False runs each step operation by operation: the slow twin
+    fused   False uses PyTorch alone, for attention and sampling too: the twin of our kernels. They need Triton
     """
 
     pinned = True
@@ -72,6 +82,9 @@ class CudaRunner:
         max_context: int | None = None,
         pages: int | None = None,
         graphs: bool = True,
+        fused: bool = True,
+        max_adapters: int = MAX_ADAPTERS,
+        max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
         self.model = model
         self.device = model.device
@@ -86,11 +99,14 @@ class CudaRunner:
         self.last_tokens = torch.zeros(max_batch + 1, dtype=torch.int64, device=self.device)  # by lane
         self.tables = torch.full((max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device)
         self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
-        self._sampler = Sampler(self.vocab_size, self.device)
+        self._fused = fused and find_spec("triton") is not None
+        self._sampler = self._make_sampler()
         self._graphs = graphs
-        self._buckets: dict[int, Bucket] = {}
+        self._buckets: dict[tuple[int, bool], Bucket] = {}
+        self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
+        self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._slots: dict[int, DeviceSlot] = {}
-        self._compute, self._copy = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
+        self._compute, self._copy = _stream(self.device), _stream(self.device)
         self._clock = _Clock(self._compute)
 
     # -- ModelRunner --------------------------------------------------------------------------------------------------
@@ -99,7 +115,7 @@ class CudaRunner:
     def launch(self, slot: StepSlot) -> None:
         device = self._slot(slot)
         rows = _padded(slot.plan.tokens)
-        bucket = self._bucket(rows)
+        bucket = self._bucket(rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
         self._lane_tables.update(slot.plan)
         packed = device.staged.stage(slot.plan, slot.lanes, rows, len(bucket.rows.targets))
         with torch.cuda.stream(self._compute):
@@ -143,7 +159,7 @@ class CudaRunner:
         """Polls, since an event cannot be waited for with a deadline."""
         arrived = self._slot(slot).arrived
         deadline = time.perf_counter() + seconds
-        while not arrived.query():
+        while not arrived.query():  # type: ignore[no-untyped-call]
             if time.perf_counter() > deadline:
                 raise StepTimeoutError(seconds)
             time.sleep(0)
@@ -162,6 +178,23 @@ class CudaRunner:
         torch.cuda.synchronize(self.device)
         self._buckets.clear()
 
+    def read_adapter(self, folder: str | Path) -> AdapterWeights:
+        """Any thread may call this: it only reads files. ModelError when the adapter cannot be used."""
+        return read_adapter(folder, self.model.config)
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Written on the compute stream: after the steps that are in flight, before those that may name the slot."""
+        with torch.cuda.stream(self._compute):
+            if self._adapters is None:
+                self._adapters = AdapterTable(
+                    self.model.config,
+                    slots=self.max_adapters,
+                    max_rank=self.max_lora_rank,
+                    dtype=self.model.dtype,
+                    device=self.device,
+                )
+            self._adapters.load(slot, weights)
+
     def warm_up(self, rows: Iterable[int] = GRAPH_ROWS) -> None:
         """Capture the graphs for up to so many rows now, instead of when they are first wanted."""
         for count in rows:
@@ -179,12 +212,12 @@ class CudaRunner:
         rows = bucket.rows
         ids = rows.ids.long()
         ids = torch.where(ids < 0, self.last_tokens[(-1 - ids).clamp_min(0)], ids)
-        step = PagedRows.of(ids, rows.positions, rows.lanes, self.tables, PAGE_SIZE)
+        step = PagedRows.of(ids, rows.positions, rows.lanes, self.tables, PAGE_SIZE, workspace=bucket.workspace)
         hidden = self.model.hidden_rows(step, self.cache)
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
-    def _bucket(self, rows: int) -> Bucket:
-        made = self._buckets.get(rows)
+    def _bucket(self, rows: int, adapted: bool = False) -> Bucket:
+        made = self._buckets.get((rows, adapted))
         if made is None:
             sampled = min(rows, self.max_batch)
             inputs = torch.zeros(packed_size(rows, sampled), dtype=torch.int32, device=self.device)
@@ -192,7 +225,8 @@ class CudaRunner:
             views.lanes.fill_(self.max_batch)  # harmless until a step is copied in: all rows write to the scratch page
             views.targets.fill_(self.max_batch)
             logits = torch.zeros(sampled, self.vocab_size, dtype=torch.float32, device=self.device)
-            made = self._buckets[rows] = Bucket(inputs, views, logits)
+            made = Bucket(inputs, views, logits, self._workspace(rows), adapted)
+            self._buckets[rows, adapted] = made
             if self._graphs:
                 made.graph = self._capture(made)
         return made
@@ -210,6 +244,13 @@ class CudaRunner:
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 
+    def _make_sampler(self) -> Sampler:
+        if not self._fused:
+            return Sampler(self.vocab_size, self.device)
+        from structgen.engine.fused_sampler import FusedSampler
+
+        return FusedSampler(self.vocab_size, self.device, max_batch=self.max_batch)
+
     def _slot(self, slot: StepSlot) -> DeviceSlot:
         made = self._slots.get(slot.index)
         if made is None:
@@ -223,6 +264,20 @@ class CudaRunner:
             made = self._slots[slot.index] = DeviceSlot(staged, mask, status, tokens)
         return made
 
+    def _workspace(self, rows: int) -> AttentionWorkspace | None:
+        """For the attention kernel, where it can be used. Many rows keep the GPU busy without being cut up."""
+        config = self.model.config
+        if not self._fused or not is_supported(config.heads, config.kv_heads, config.head_dim):
+            return None
+        return AttentionWorkspace(
+            max_rows=rows,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            device=self.device,
+            splits=MAX_SPLITS if rows <= FEW_ROWS else 4,
+        )
+
     def _pages_that_fit(self) -> int:
         config = self.model.config
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -234,7 +289,7 @@ class _Clock:
     """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        self._base = torch.cuda.Event(enable_timing=True)
+        self._base = _event(timed=True)
         self._base.record(stream)
         self._base.synchronize()
         self._base_time = time.perf_counter()
@@ -252,3 +307,11 @@ def _padded(tokens: int) -> int:
         if tokens <= rows:
             return rows
     raise ValueError(f"a step of {tokens} tokens is more than the {GRAPH_ROWS[-1]} that one may have")
+
+
+def _event(*, timed: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

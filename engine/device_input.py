@@ -16,7 +16,7 @@ from torch import Tensor
 from structgen.engine.scheduler import StepPlan
 from structgen.engine.step import row_tokens
 
-FIELDS = 3  # ids, positions, lanes
+FIELDS = 4  # ids, positions, lanes, adapters
 
 
 class Rows(NamedTuple):
@@ -25,6 +25,7 @@ class Rows(NamedTuple):
     ids         [N] token, or -1 - lane for the token that was last sampled there
     positions   [N]
     lanes       [N] which page table the row reads; padding rows have a lane of their own
+    adapters    [N] the slot of the row's adapter, 0 for none
     sampled_at  [R] which rows' logits are wanted
     targets     [R] the lanes that the sampled tokens go to
     """
@@ -32,6 +33,7 @@ class Rows(NamedTuple):
     ids: Tensor
     positions: Tensor
     lanes: Tensor
+    adapters: Tensor
     sampled_at: Tensor
     targets: Tensor
 
@@ -39,7 +41,7 @@ class Rows(NamedTuple):
 def unpack(packed: Tensor, rows: int, sampled: int) -> Rows:
     fields = packed[: FIELDS * rows].view(FIELDS, rows)
     rest = packed[FIELDS * rows : FIELDS * rows + 2 * sampled].view(2, sampled)
-    return Rows(fields[0], fields[1], fields[2], rest[0], rest[1])
+    return Rows(*fields.unbind(), *rest.unbind())
 
 
 def packed_size(rows: int, sampled: int) -> int:
@@ -60,11 +62,13 @@ class DeviceInput:
         ids: list[int] = []
         positions: list[int] = []
         tables: list[int] = []
+        adapters: list[int] = []
         wanted: list[int] = []
         for row in plan.rows:
             ids += row_tokens(row)
             positions += range(row.start, row.start + row.count)
             tables += [row.sequence.lane] * row.count
+            adapters += [row.sequence.adapter_slot] * row.count
             if row.samples:
                 wanted.append(len(ids) - 1)
         padding, spare = rows - len(ids), self.max_batch
@@ -73,6 +77,7 @@ class DeviceInput:
         fields[0] = ids + [0] * padding
         fields[1] = positions + [0] * padding
         fields[2] = tables + [spare] * padding
+        fields[3] = adapters + [0] * padding
         rest = host[FIELDS * rows : FIELDS * rows + 2 * sampled].reshape(2, sampled)
         rest[0] = wanted + [0] * (sampled - len(wanted))
         rest[1] = [lane if lane >= 0 else spare for lane in lanes] + [spare] * (sampled - len(lanes))

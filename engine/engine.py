@@ -381,7 +381,7 @@ class Engine:
 
     @staticmethod
     def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
-        """Whether the value can still be completed in time after `token`: the tokenizer's spelling may be a longer one."""
+        """Whether the value can still be completed in time after `token`: the tokenizer may spell it at length."""
         if not matcher.accept(token):
             return False
         fits = matcher.min_tokens_to_complete <= sequence.budget - 1

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.model_config import ModelConfig
+from structgen.kernels.paged_attention import AttentionWorkspace, paged_attention
 
 Attend = Callable[[int, Tensor], Tensor]
 
@@ -32,9 +33,20 @@ class PagedRows:
     lengths: Tensor
     page_size: int
     adapters: Tensor | None = None  # int64 [N]: each row's slot in the AdapterTable; None when there is no table
+    workspace: AttentionWorkspace | None = None  # of the attention kernel; None for plain PyTorch
 
     @classmethod
-    def of(cls, ids: Tensor, positions: Tensor, table_of: Tensor, tables: Tensor, page_size: int) -> PagedRows:
+    def of(
+        cls,
+        ids: Tensor,
+        positions: Tensor,
+        table_of: Tensor,
+        tables: Tensor,
+        page_size: int,
+        *,
+        adapters: Tensor | None = None,
+        workspace: AttentionWorkspace | None = None,
+    ) -> PagedRows:
         pages = tables[table_of.long(), torch.div(positions, page_size, rounding_mode="floor").long()]
         return cls(
             ids=ids,
@@ -44,23 +56,33 @@ class PagedRows:
             table_of=table_of,
             lengths=positions + 1,
             page_size=page_size,
+            adapters=adapters,
+            workspace=workspace,
         )
 
     def attention(self, config: ModelConfig, cache: KVCache) -> Attend:
-        """(layer, queries [N, H * D]) -> [N, H * D]: the kernel on a GPU, else plain PyTorch."""
-        if self.ids.is_cuda:
-            return self._kernel(config, cache)
-        return self._plain(config, cache)
+        """(layer, queries [N, H * D]) -> [N, H * D]: the kernel where there is a workspace for it, else PyTorch."""
+        return self._plain(config, cache) if self.workspace is None else self._kernel(config, cache, self.workspace)
 
-    def _kernel(self, config: ModelConfig, cache: KVCache) -> Attend:
-        from structgen.kernels.paged_attention import PagedAttention
-
-        kernel = PagedAttention(config.heads, config.kv_heads, config.head_dim)
+    def _kernel(self, config: ModelConfig, cache: KVCache, workspace: AttentionWorkspace) -> Attend:
+        scale = config.head_dim**-0.5
+        context = self.tables.shape[1] * self.page_size
 
         def attend(layer: int, queries: Tensor) -> Tensor:
             query = queries.view(len(queries), config.heads, config.head_dim)
-            mixed = kernel(query, cache.layers[layer], self.tables, self.table_of, self.lengths)
-            return mixed.view(len(queries), -1)
+            out = torch.empty_like(query, memory_format=torch.contiguous_format)
+            paged_attention(
+                query,
+                cache.layers[layer],
+                self.tables,
+                self.table_of,
+                self.lengths,
+                scale=scale,
+                out=out,
+                workspace=workspace,
+                max_context=context,
+            )
+            return out.flatten(1)
 
         return attend
 
@@ -74,7 +96,8 @@ class PagedRows:
 
         def attend(layer: int, queries: Tensor) -> Tensor:
             found = cache.layers[layer][tables].view(len(tables), context, 2 * config.kv_heads, config.head_dim)
-            keys, values = found.transpose(1, 2).split(config.kv_heads, dim=1)
+            heads = found.transpose(1, 2)
+            keys, values = heads[:, : config.kv_heads], heads[:, config.kv_heads :]
             query = queries.view(len(tables), config.kv_heads, config.group, config.head_dim)
             mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             return mixed.reshape(len(tables), -1)

@@ -72,7 +72,7 @@ def test_a_lane_table_is_sent_again_only_when_it_has_changed() -> None:
     tables.update(plan)
     assert tables.copy_to(target)[1].tolist() == [3, 4, 99, 99]
     tables.update(plan)
-    assert not tables.dirty
+    assert bool(tables.dirty) is False
     one.pages += [7]
     tables.update(plan)
     assert tables.dirty

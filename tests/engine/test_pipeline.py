@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -14,19 +15,23 @@ def sequence(number: int) -> Sequence:
     return Sequence(number, [1], SamplingParams(), None, frozenset())
 
 
+def state(pipeline: Pipeline[str]) -> tuple[str | None, str | None]:
+    return pipeline.to_sample, pipeline.to_commit
+
+
 def test_a_slot_is_free_again_only_after_its_commit() -> None:
     pipeline = Pipeline(["a", "b"])
     one, two = sequence(1), sequence(2)
     pipeline.launch([one, two])
-    assert (pipeline.to_sample, pipeline.to_commit) == ("a", None)
+    assert state(pipeline) == ("a", None)
     pipeline.sampled()
-    assert (pipeline.to_sample, pipeline.to_commit) == (None, "a")
+    assert state(pipeline) == (None, "a")
     pipeline.launch([one])
-    assert pipeline.full
-    assert (pipeline.to_sample, pipeline.to_commit) == ("b", "a")
+    assert (pipeline.full, len(pipeline)) == (True, 2)
+    assert state(pipeline) == ("b", "a")
     assert (one.inflight_refs, two.inflight_refs) == (2, 1)
     assert pipeline.commit() == [two]
-    assert not pipeline.full
+    assert (pipeline.full, len(pipeline)) == (False, 1)
     pipeline.sampled()
     assert pipeline.commit() == [one]
     assert pipeline.empty
@@ -60,7 +65,7 @@ def test_any_order_of_allowed_moves_keeps_the_books(depth: int) -> None:
     pipeline = Pipeline(list(range(depth)))
     sequences = [sequence(number) for number in range(5)]
     for _ in range(2000):
-        moves = []
+        moves: list[Callable[[], object]] = []
         if not pipeline.full and pipeline.to_sample is None:
             moves.append(lambda: pipeline.launch(rng.sample(sequences, rng.randrange(6))))
         if pipeline.to_sample is not None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgen.engine.sampler import draw
+from structgen.engine.sampler import RowSampling, Sampler
 from structgen.engine.sampling_params import SamplingParams
 from structgen.kernels.masked_sampling import (
     NOT_FINITE,
@@ -240,7 +240,10 @@ def test_the_engine_draws_from_the_same_distribution() -> None:
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(6))
     chosen = SamplingParams(temperature=1.3, top_p=0.85)
     uniforms = torch.rand(draws, generator=torch.Generator().manual_seed(9))
-    counts = torch.tensor([draw(logits, chosen, uniform) for uniform in uniforms.tolist()]).bincount(minlength=vocab)
+    rows = [RowSampling(chosen, uniform) for uniform in uniforms.tolist()]
+    nothing = torch.zeros(draws, 1, dtype=torch.int32)
+    sampled = Sampler(vocab).sample(logits.repeat(draws, 1), nothing, [False] * draws, rows)
+    counts = sampled.tokens.bincount(minlength=vocab)
     assert chi_square(counts, shares_of(logits, {"temperature": 1.3, "top_p": 0.85})) < 4
 
 

@@ -1,0 +1,97 @@
+"""FusedSampler: `Sampler` with mask, temperature, cuts and choice in one launch of our kernel, for a GPU with Triton.
+
+It draws by Gumbel noise and not by inverting the distribution, so its tokens differ from the CPU's under one seed; they
+are as bound to (seed, stream, position), and as independent of the rest of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from itertools import cycle
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structgen.engine.penalties import apply_edits, gather_edits
+from structgen.engine.sampled import Sampled
+from structgen.engine.sampler import RowSampling, Sampler
+from structgen.engine.upload import upload
+from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
+
+IN_FLIGHT = 4  # calls whose parameters may still be on their way to the device
+SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
+
+
+class _Staged(NamedTuple):
+    """A call's row parameters: one pinned buffer, its twin on the device, and the device's views of it."""
+
+    host: Tensor
+    device: Tensor
+    rows: RowParams
+    constrained: Tensor
+
+
+class FusedSampler(Sampler):
+    """A row's token and status depend on that row alone. Not for several threads or streams at once."""
+
+    def __init__(self, vocab_size: int, device: torch.device | str, *, max_batch: int) -> None:
+        super().__init__(vocab_size, device, batched=True)
+        self._max_batch = max_batch
+        self._workspace = SamplingWorkspace(max_batch=max_batch, vocab_size=vocab_size, device=device)
+        self._staged = cycle([self._stage() for _ in range(IN_FLIGHT)])
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]) -> Sampled:
+        """See `Sampler.sample`; logits are overwritten only where there are edits or logprobs."""
+        raw = [row for row, each in enumerate(rows) if each.params.logprobs == "raw"]
+        before = self._take(logits, raw).clone() if raw else None
+        edits = gather_edits([row.history for row in rows], self._vocab_size)
+        if edits is not None:
+            apply_edits(logits, upload(edits, self.device))
+        picks = Picks.empty(len(rows), self.device)
+        staged = self._fill(constrained, rows)
+        has_mask = any(constrained)
+        masked_sampling(
+            logits,
+            staged.rows,
+            picks,
+            self._workspace,
+            mask=mask if has_mask else None,
+            constrained=staged.constrained if has_mask else None,
+            cuts=any(each.params.top_k or each.params.top_p < 1 or each.params.min_p for each in rows),
+        )
+        if any(each.params.logprobs for each in rows) and has_mask:
+            self._masks.forbid(logits, mask, constrained)
+        return Sampled(picks.tokens, picks.status, self._logprobs(logits, before, raw, picks.tokens, rows))
+
+    def _stage(self) -> _Staged:
+        most = self._max_batch
+        host = torch.zeros(most * 25, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        device = torch.zeros(most * 25, dtype=torch.uint8, device=self.device)
+        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
+        seed, temperature, top_p, min_p, top_k, constrained = (
+            device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
+        )
+        params = RowParams(
+            temperature=temperature.view(torch.float32),
+            top_k=top_k.view(torch.int32),
+            top_p=top_p.view(torch.float32),
+            min_p=min_p.view(torch.float32),
+            seed=seed.view(torch.int64),
+            offset=torch.zeros(most, dtype=torch.int64, device=self.device),
+        )
+        return _Staged(host, device, params, constrained)
+
+    def _fill(self, constrained: Items[bool], rows: Items[RowSampling]) -> _Staged:
+        """Write the rows' parameters to the next buffer and send it off."""
+        staged, most, count = next(self._staged), self._max_batch, len(rows)
+        octets = staged.host.numpy()
+        octets[: 8 * most].view(np.int64)[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
+        numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
+        numbers[:, :count] = np.array([(row.params.temperature, row.params.top_p, row.params.min_p) for row in rows]).T
+        octets[20 * most : 24 * most].view(np.int32)[:count] = [row.params.top_k for row in rows]
+        octets[24 * most :][:count] = constrained
+        staged.device.copy_(staged.host, non_blocking=True)
+        return staged
