@@ -4,6 +4,8 @@ The row's last program to finish merges the splits (flash-decoding, Dao et al. 2
 stand together as rows of one product, padded to 16.
 """
 
+from __future__ import annotations
+
 import triton
 import triton.language as tl
 

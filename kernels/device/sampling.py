@@ -4,6 +4,8 @@ A chunk is four quarters of 32 mask words of 32 tokens. Token order is "ranks ab
 id; everything that top-k, top-p and min-p keep is a prefix of it.
 """
 
+from __future__ import annotations
+
 import triton
 import triton.language as tl
 
