@@ -1,4 +1,4 @@
-"""The noise of device/sampling.py in Gluon, for kernels that pick a token themselves: the same bits for token and seed."""
+"""The noise of device/sampling.py in Gluon, for kernels that pick a token themselves: the same for a token and seed."""
 
 from __future__ import annotations
 
