@@ -26,6 +26,7 @@ PLANS: Final[Mapping[str, Mapping[str, float]]] = {
     "gumbel": {"temperature": 0.8},
     "top_k": {"temperature": 0.8, "top_k": 50},
     "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "top_p_flat": {"temperature": 1.6, "top_p": 0.95},  # thousands of tokens are kept
     "top_k_top_p_min_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
 }
 _CUTS = ("top_k", "top_p", "min_p")
@@ -57,7 +58,7 @@ def language_logits(batch: int, vocab: int, dtype: torch.dtype = torch.float32) 
     """Logits shaped as a language model's: a broad floor, and a few tokens that stand far above it."""
     logits = torch.randn(batch, vocab, device="cuda") * 2.5
     likely = torch.randint(0, vocab, (batch, 200), device="cuda")
-    return logits.scatter_add_(1, likely, torch.rand(batch, 200, device="cuda") * 12).to(dtype)
+    return logits.scatter_(1, likely, 20 - 4 * torch.empty(batch, 200, device="cuda").exponential_()).to(dtype)
 
 
 def sampling_microseconds(

@@ -19,8 +19,7 @@ OK: Final = 0
 NOT_FINITE: Final = 1  # a logit is NaN or +inf, or all are -inf
 NOTHING_ALLOWED: Final = 2
 
-WARPS: Final = 4  # of a program; measured (README)
-WARPS_WITH_CUTS: Final = 8
+WARPS: Final = 8  # of a program; measured (README)
 _FIELDS = 5  # of a chunk's partial result
 
 
@@ -153,7 +152,7 @@ def masked_sampling(
         LOGPROBS=picks.logprobs is not None,
         CUTS=cuts,
         CHUNKS_PADDED=1 << (chunks - 1).bit_length(),
-        num_warps=WARPS_WITH_CUTS if cuts else WARPS,
+        num_warps=WARPS,
     )
 
 

@@ -8,11 +8,11 @@ from triton.experimental.gluon import language as gl
 
 @gluon.jit
 def philox_lanes(counter, key_low, key_high):
-    """Philox4x32-10 of the counters (counter, 0, 0, 0), uint32 of any layout -> four uint32 of that layout."""
+    """Philox4x32-7 of the counters (counter, 0, 0, 0), uint32 of any layout -> four uint32 of that layout."""
     c0 = counter.to(gl.uint32)
     c1, c2, c3 = c0 * 0, c0 * 0, c0 * 0
     k0, k1 = key_low.to(gl.uint32), key_high.to(gl.uint32)
-    for _ in gl.static_range(10):
+    for _ in gl.static_range(7):
         factor0, factor2 = c0 * 0 + 0xD2511F53, c0 * 0 + 0xCD9E8D57
         high0, low0 = gl.umulhi(factor0, c0), factor0 * c0
         high2, low2 = gl.umulhi(factor2, c2), factor2 * c2

@@ -12,7 +12,8 @@ import triton.language as tl
 QUARTER = tl.constexpr(1024)
 CHUNK = tl.constexpr(4096)
 WORDS = tl.constexpr(32)
-TILE = tl.constexpr(1024)  # candidates looked at together
+ROUNDS = tl.constexpr(7)
+TILE = tl.constexpr(2048)  # candidates looked at together
 NO_TOKEN = tl.constexpr(2147483647)
 TINY = tl.constexpr(1e-30)  # a temperature below it is taken as it
 # Fields of a chunk's partial result.
@@ -42,7 +43,7 @@ def philox_counter(ids):
 def noise_of(ids, seed, offset_low, offset_high):
     """The same noise as in the chunks, for any ids."""
     zero = ids * 0
-    r0, r1, r2, r3 = tl.philox(seed, philox_counter(ids), zero + offset_low, zero + offset_high, zero)
+    r0, r1, r2, r3 = tl.philox(seed, philox_counter(ids), zero + offset_low, zero + offset_high, zero, ROUNDS)
     lane = (ids // QUARTER) % 4
     return gumbel(tl.where(lane == 0, r0, tl.where(lane == 1, r1, tl.where(lane == 2, r2, r3))))
 
@@ -144,7 +145,7 @@ def sample_rows(
         seed, offset = tl.load(seeds + row), tl.load(offsets + row)
         zero = i0 * 0
         low, high = zero + offset.to(tl.int32), zero + (offset >> 32).to(tl.int32)
-        r0, r1, r2, r3 = tl.philox(seed, philox_counter(i0), low, high, zero)
+        r0, r1, r2, r3 = tl.philox(seed, philox_counter(i0), low, high, zero, ROUNDS)
         s0 = (x0 - level) * scale + gumbel(r0)
         s1 = (x1 - level) * scale + gumbel(r1)
         s2 = (x2 - level) * scale + gumbel(r2)
@@ -256,6 +257,22 @@ def top_k_floor(tops, k, low, high):
             high = tl.where(found == k, low + 1, high)
         else:
             high = middle
+    return value_of(low)
+
+
+@triton.jit
+def mass_floor(tops, goal, top, scale, low, high):
+    """A value such that the `tops` that reach it have `goal` of mass; that of key `low` if all together have less."""
+    keys = key_of(tops)
+    masses = tl.exp((tops - top) * scale)
+    below, above = 4294967296.0, -1.0  # the masses at low and high: until they are known, far apart
+    while (high - low > 1) & (below > above):
+        middle = low + (high - low) // 2
+        found = tl.sum(tl.where(keys >= middle, masses, 0.0), 0)
+        if found >= goal:
+            low, below = middle, found
+        else:
+            high, above = middle, found
     return value_of(low)
 
 
@@ -398,12 +415,15 @@ def pick_among_kept(
     slack = 1e-5 * (tl.abs(top) + 1.0 / scale)
     if min_p > 0:
         floor = tl.maximum(floor, top + tl.log(min_p) / scale - slack)
+    lowest_key = key_of(floor).to(tl.int64)
     if top_k > 0:
         # What k group tops reach, at least k tokens reach.
-        lowest_key = key_of(tl.full([], -3.4028234663852886e38, tl.float32)).to(tl.int64)
         floor = tl.maximum(floor, top_k_floor(tops, top_k, lowest_key, key_of(top).to(tl.int64) + 1))
     elif top_p < 1:
-        # Tokens below a share of (1 - p) / V of the mass have less than 1 - p together; halved for rounding.
+        # Group tops alone may have the mass that is wanted, when few tokens have most of it. And tokens below a share
+        # of (1 - p) / V of the mass have less than 1 - p together. A little more than needed, for rounding.
+        goal = top_p * mass * 1.0001
+        floor = tl.maximum(floor, mass_floor(tops, goal, top, scale, lowest_key, key_of(top).to(tl.int64) + 1))
         floor = tl.maximum(floor, top + tl.log(mass * (1.0 - top_p) / (2.0 * vocab)) / scale - slack)
     found = append_groups(tops, group_list, floor, GROUPS_PADDED)
     count = append_candidates(logits, mask, group_list, found, xs, ids, vocab, masked, floor, HAS_MASK)
