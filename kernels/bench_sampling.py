@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -33,7 +34,7 @@ _CUTS = ("top_k", "top_p", "min_p")
 _CACHE_BYTES = 256 << 20  # more than any GPU's L2: inputs are rotated through so many bytes
 
 
-def graph_microseconds(launches: list[Callable[[], None]], *, replays: int = 20) -> float:
+def graph_microseconds(launches: Sequence[Callable[[], None]], *, replays: int = 20) -> float:
     """GPU time of one launch: the median over replays of a graph that holds all `launches`, divided by their number."""
     for launch in launches[:2]:
         launch()  # compiled outside the graph
@@ -83,7 +84,7 @@ def sampling_microseconds(
     def launch(which: Tensor) -> None:
         masked_sampling(which, rows, picks, workspace, mask=mask, constrained=constrained, cuts=cuts)
 
-    launches = [lambda which=which: launch(which) for which in logits]  # type: ignore[misc]
+    launches = [partial(launch, which) for which in logits]
     return graph_microseconds(launches * (1 if len(launches) > 10 else 20))
 
 
@@ -107,7 +108,7 @@ def attention_microseconds(rows: int, context: int, *, heads: int = 32, kv_heads
             query, cache, tables, table_of, lengths, scale=0.125, out=out, workspace=workspace, max_context=8192
         )  # fmt: skip
 
-    return graph_microseconds([lambda cache=cache: launch(cache) for cache in caches])  # type: ignore[misc]
+    return graph_microseconds([partial(launch, cache) for cache in caches])
 
 
 def masked_sampling_us() -> dict[str, dict[str, float]]:
