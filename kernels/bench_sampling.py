@@ -46,13 +46,17 @@ def graph_microseconds(launches: Sequence[Callable[[], None]], *, replays: int =
     graph.replay()
     times = []
     for _ in range(replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = _event(), _event()
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e3 / len(launches))
-    return statistics.median(times)
+    return float(statistics.median(times))
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def language_logits(batch: int, vocab: int, dtype: torch.dtype = torch.float32) -> Tensor:
