@@ -19,6 +19,7 @@ OK: Final = 0
 NOT_FINITE: Final = 1  # a logit is NaN or +inf, or all are -inf
 NOTHING_ALLOWED: Final = 2
 
+WARPS: Final = 8  # of a program; measured (README)
 _FIELDS = 5  # of a chunk's partial result
 
 
@@ -151,7 +152,7 @@ def masked_sampling(
         LOGPROBS=picks.logprobs is not None,
         CUTS=cuts,
         CHUNKS_PADDED=1 << (chunks - 1).bit_length(),
-        num_warps=4,
+        num_warps=WARPS,
     )
 
 

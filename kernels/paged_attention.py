@@ -11,9 +11,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-BLOCK: Final = 64  # tokens a program looks at together
+BLOCK: Final = 128  # tokens a program looks at together
 LEAST: Final = 128  # fewer context tokens than this are not split
 MAX_SPLITS: Final = 32
+WARPS: Final = 4  # of a program
 
 
 class AttentionWorkspace:
@@ -100,7 +101,7 @@ def paged_attention(
         BLOCK=BLOCK,
         GROUP_PADDED=max(16, 1 << (heads // kv_heads - 1).bit_length()),
         UPCAST=not query.is_cuda,
-        num_warps=4,
+        num_warps=WARPS,
         num_stages=3 if query.dtype == torch.bfloat16 else 1,
     )
 

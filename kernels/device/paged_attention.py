@@ -81,11 +81,10 @@ def attend(
             arrived = tl.atomic_add(counter, 1, sem="acq_rel")
             if arrived == active - 1:
                 tl.store(counter, 0)  # for the next launch
-                for index in tl.static_range(GROUP):
-                    at = row * HEADS + kv_head * GROUP + index
-                    merged = merge(partials, highest, sums, at * SPLITS, active, DIM, SPLITS)
-                    merged = merged.to(out.dtype.element_ty)
-                    tl.store(out + row * out_stride + (kv_head * GROUP + index) * DIM + dim, merged)
+                first = row * HEADS + kv_head * GROUP
+                merged, which = merge(partials, highest, sums, first, active, GROUP, DIM, SPLITS)
+                place = out + (first - row * HEADS + which)[:, None] * DIM + dim[None, :] + row * out_stride
+                tl.store(place, merged.to(out.dtype.element_ty), mask=(which < GROUP)[:, None])
 
 
 @triton.jit
@@ -139,13 +138,28 @@ def product(a, b, UPCAST: tl.constexpr):
 
 
 @triton.jit
-def merge(partials, highest, sums, first, active, DIM: tl.constexpr, SPLITS: tl.constexpr):
-    """The output of one head [DIM] from its splits, which begin at slot `first`."""
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    here = split < active
-    top = tl.load(highest + first + split, mask=here, other=-float("inf"), cache_modifier=".cg")
-    total = tl.load(sums + first + split, mask=here, other=0.0, cache_modifier=".cg")
-    parts = partials + (first + split)[:, None] * DIM + dim[None, :]
-    acc = tl.load(parts, mask=here[:, None], other=0.0, cache_modifier=".cg")
-    weight = tl.exp2(top - tl.max(top, 0))
-    return tl.sum(acc * weight[:, None], 0) / tl.sum(total * weight, 0)
+def merge(partials, highest, sums, first, active, GROUP: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr):
+    """Heads first, first + 1, ... from their splits -> [H, DIM] and arange(H), H = GROUP rounded up to a power of two.
+
+    As many splits at once as fit in registers: what bounds a merge is how often memory is waited for.
+    """
+    HEADS: tl.constexpr = triton.next_power_of_2(GROUP)
+    FIT: tl.constexpr = max(1, 8192 // (HEADS * DIM))
+    AT_ONCE: tl.constexpr = SPLITS if SPLITS < FIT else FIT
+    which, dim, split = tl.arange(0, HEADS), tl.arange(0, DIM), tl.arange(0, SPLITS)
+    slot = (first + which)[:, None] * SPLITS + split[None, :]
+    here = (which < GROUP)[:, None] & (split < active)[None, :]
+    tops = tl.load(highest + slot, mask=here, other=-float("inf"), cache_modifier=".cg")
+    totals = tl.load(sums + slot, mask=here, other=0.0, cache_modifier=".cg")
+    top = tl.where(which < GROUP, tl.max(tops, 1), 0.0)
+    total = tl.sum(totals * tl.exp2(tops - top[:, None]), 1)
+    acc = tl.zeros([HEADS, DIM], tl.float32)
+    for begin in range(0, active, AT_ONCE):
+        some = begin + tl.arange(0, AT_ONCE)
+        at = (first + which)[:, None] * SPLITS + some[None, :]
+        inside = (which < GROUP)[:, None] & (some < active)[None, :]
+        weight = tl.exp2(tl.load(highest + at, mask=inside, other=-float("inf"), cache_modifier=".cg") - top[:, None])
+        parts = partials + at[:, :, None] * DIM + dim[None, None, :]
+        values = tl.load(parts, mask=inside[:, :, None], other=0.0, cache_modifier=".cg")
+        acc += tl.sum(values * weight[:, :, None], 1)
+    return acc / tl.where(which < GROUP, total, 1.0)[:, None], which

@@ -12,6 +12,8 @@ import triton.language as tl
 QUARTER = tl.constexpr(1024)
 CHUNK = tl.constexpr(4096)
 WORDS = tl.constexpr(32)
+ROUNDS = tl.constexpr(7)
+TILE = tl.constexpr(2048)  # candidates looked at together
 NO_TOKEN = tl.constexpr(2147483647)
 TINY = tl.constexpr(1e-30)  # a temperature below it is taken as it
 # Fields of a chunk's partial result.
@@ -41,7 +43,7 @@ def philox_counter(ids):
 def noise_of(ids, seed, offset_low, offset_high):
     """The same noise as in the chunks, for any ids."""
     zero = ids * 0
-    r0, r1, r2, r3 = tl.philox(seed, philox_counter(ids), zero + offset_low, zero + offset_high, zero)
+    r0, r1, r2, r3 = tl.philox(seed, philox_counter(ids), zero + offset_low, zero + offset_high, zero, ROUNDS)
     lane = (ids // QUARTER) % 4
     return gumbel(tl.where(lane == 0, r0, tl.where(lane == 1, r1, tl.where(lane == 2, r2, r3))))
 
@@ -143,7 +145,7 @@ def sample_rows(
         seed, offset = tl.load(seeds + row), tl.load(offsets + row)
         zero = i0 * 0
         low, high = zero + offset.to(tl.int32), zero + (offset >> 32).to(tl.int32)
-        r0, r1, r2, r3 = tl.philox(seed, philox_counter(i0), low, high, zero)
+        r0, r1, r2, r3 = tl.philox(seed, philox_counter(i0), low, high, zero, ROUNDS)
         s0 = (x0 - level) * scale + gumbel(r0)
         s1 = (x1 - level) * scale + gumbel(r1)
         s2 = (x2 - level) * scale + gumbel(r2)
@@ -219,6 +221,7 @@ def sample_rows(
                     tl.load(seeds + row),
                     tl.load(offsets + row),
                     HAS_MASK,
+                    CHUNKS_PADDED * 128,
                 )
         token = tl.where(code == 0, token, 0)
         tl.store(tokens + row, token.to(tl.int64))
@@ -237,92 +240,57 @@ def key_of(x):
 
 
 @triton.jit
-def count_from(values, count, key, PADDED: tl.constexpr):
-    """How many of `values` [count] have at least this key."""
-    total = tl.zeros([PADDED], tl.int32)
-    for start in range(0, count, PADDED):
-        at = start + tl.arange(0, PADDED)
-        x = tl.load(values + at, mask=at < count, other=-float("inf"))
-        total += ((key_of(x) >= key) & (at < count)).to(tl.int32)
-    return tl.sum(total, 0)
+def value_of(key):
+    """The float32 that has this key (int64)."""
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def kth_key(values, count, k, low, high, PADDED: tl.constexpr):
-    """The largest key that at least k of `values` reach; `low` if fewer do. Keys are in [low, high)."""
+def top_k_floor(tops, k, low, high):
+    """A value that at least k of `tops` reach, and few more than k; that of key `low` if fewer do."""
+    keys = key_of(tops)
     while high - low > 1:
         middle = low + (high - low) // 2
-        if count_from(values, count, middle, PADDED) >= k:
+        found = tl.sum((keys >= middle).to(tl.int32), 0)
+        if found >= k:
             low = middle
+            high = tl.where(found == k, low + 1, high)
         else:
             high = middle
-    return low
+    return value_of(low)
 
 
 @triton.jit
-def kept_tile(xs, ids, start, count, key, last_id, PADDED: tl.constexpr):
-    """Candidates from `start` on that rank no lower than (key, last_id): x, id, key, kept; all [PADDED]."""
-    at = start + tl.arange(0, PADDED)
-    x = tl.load(xs + at, mask=at < count, other=-float("inf"))
-    token = tl.load(ids + at, mask=at < count, other=NO_TOKEN)
-    own = key_of(x)
-    return x, token, own, (at < count) & ((own > key) | ((own == key) & (token <= last_id)))
+def mass_floor(tops, goal, top, scale, low, high):
+    """A value such that the `tops` that reach it have `goal` of mass; that of key `low` if all together have less."""
+    keys = key_of(tops)
+    masses = tl.exp((tops - top) * scale)
+    below, above = 4294967296.0, -1.0  # the masses at low and high: until they are known, far apart
+    while (high - low > 1) & (below > above):
+        middle = low + (high - low) // 2
+        found = tl.sum(tl.where(keys >= middle, masses, 0.0), 0)
+        if found >= goal:
+            low, below = middle, found
+        else:
+            high, above = middle, found
+    return value_of(low)
 
 
 @triton.jit
-def mass_from(xs, ids, count, key, end_key, end_id, top, scale, PADDED: tl.constexpr):
-    """exp((x - top) * scale) summed over candidates of at least `key` that rank no lower than (end_key, end_id)."""
-    total = tl.zeros([PADDED], tl.float32)
-    for start in range(0, count, PADDED):
-        x, _, own, kept = kept_tile(xs, ids, start, count, end_key, end_id, PADDED)
-        total += tl.where(kept & (own >= key), tl.exp((x - top) * scale), 0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def tie_count(xs, ids, count, key, last_id, PADDED: tl.constexpr):
-    """How many candidates have exactly `key` and an id up to `last_id`."""
-    total = tl.zeros([PADDED], tl.int32)
-    for start in range(0, count, PADDED):
-        _, _, own, kept = kept_tile(xs, ids, start, count, key, last_id, PADDED)
-        total += (kept & (own == key)).to(tl.int32)
-    return tl.sum(total, 0)
-
-
-@triton.jit
-def tie_end(xs, ids, count, key, need, vocab, PADDED: tl.constexpr):
-    """The id of the `need`-th of the candidates with exactly `key`, by id; the last id when there are no more."""
-    low, high = -1, vocab - 1
-    if tie_count(xs, ids, count, key, high, PADDED) > need:
-        while high - low > 1:
-            middle = low + (high - low) // 2
-            if tie_count(xs, ids, count, key, middle, PADDED) >= need:
-                high = middle
-            else:
-                low = middle
-    return high
-
-
-@triton.jit
-def append_groups(group_tops, groups, out, floor, PADDED: tl.constexpr):
+def append_groups(tops, out, floor, GROUPS_PADDED: tl.constexpr):
     """Write the indices of the groups whose top is at least `floor`; -> how many."""
-    found = 0
-    for start in range(0, groups, PADDED):
-        at = start + tl.arange(0, PADDED)
-        x = tl.load(group_tops + at, mask=at < groups, other=-float("inf"), cache_modifier=".cg")
-        hit = ((x >= floor) & (x > -float("inf"))).to(tl.int32)
-        tl.store(out + found + tl.cumsum(hit, 0) - 1, at, mask=hit != 0)
-        found += tl.sum(hit, 0)
+    hit = ((tops >= floor) & (tops > -float("inf"))).to(tl.int32)
+    tl.store(out + tl.cumsum(hit, 0) - 1, tl.arange(0, GROUPS_PADDED), mask=hit != 0)
     tl.debug_barrier()
-    return found
+    return tl.sum(hit, 0)
 
 
 @triton.jit
 def append_candidates(logits, mask, groups, found, xs, ids, vocab, masked, floor, HAS_MASK: tl.constexpr):
     """Write the allowed logits of at least `floor` that stand in the groups, and their ids; -> how many."""
     count = 0
-    within = tl.arange(0, CHUNK)
-    for start in range(0, found, 128):
+    within = tl.arange(0, 64 * 32)
+    for start in range(0, found, 64):
         which = start + within // 32
         group = tl.load(groups + which, mask=which < found, other=0)
         token = group * 32 + within % 32
@@ -338,6 +306,80 @@ def append_candidates(logits, mask, groups, found, xs, ids, vocab, masked, floor
         count += tl.sum(hit, 0)
     tl.debug_barrier()
     return count
+
+
+@triton.jit
+def kept_tile(xs, ids, start, count, end_key, end_id):
+    """Candidates from `start` on: logits, ids, keys, and whether they rank no lower than (end_key, end_id)."""
+    at = start + tl.arange(0, TILE)
+    x = tl.load(xs + at, mask=at < count, other=-float("inf"))
+    token = tl.load(ids + at, mask=at < count, other=NO_TOKEN)
+    key = key_of(x)
+    return x, token, key, (at < count) & ((key > end_key) | ((key == end_key) & (token <= end_id)))
+
+
+@triton.jit
+def tally(xs, ids, count, key, end_key, end_id, top, scale):
+    """Number and mass, sum of exp((x - top) * scale), of the candidates kept by (end_key, end_id) of at least `key`."""
+    number = tl.zeros([TILE], tl.int32)
+    mass = tl.zeros([TILE], tl.float32)
+    for start in range(0, count, TILE):
+        x, _, own, kept = kept_tile(xs, ids, start, count, end_key, end_id)
+        reached = kept & (own >= key)
+        number += reached.to(tl.int32)
+        mass += tl.where(reached, tl.exp((x - top) * scale), 0.0)
+    return tl.sum(number, 0), tl.sum(mass, 0)
+
+
+@triton.jit
+def tie_count(xs, ids, count, key, last_id):
+    """How many candidates have exactly `key` and an id up to `last_id`."""
+    number = tl.zeros([TILE], tl.int32)
+    for start in range(0, count, TILE):
+        _, _, own, kept = kept_tile(xs, ids, start, count, key, last_id)
+        number += (kept & (own == key)).to(tl.int32)
+    return tl.sum(number, 0)
+
+
+@triton.jit
+def tie_end(xs, ids, count, key, need, vocab):
+    """The id of the `need`-th of the candidates with exactly `key`, by id; the last id when there are no more."""
+    low, high = -1, vocab - 1
+    if tie_count(xs, ids, count, key, high) > need:
+        while high - low > 1:
+            middle = low + (high - low) // 2
+            if tie_count(xs, ids, count, key, middle) >= need:
+                high = middle
+            else:
+                low = middle
+    return high
+
+
+@triton.jit
+def shorten(xs, ids, count, end_key, end_id, number, goal, top, scale, vocab, BY_MASS: tl.constexpr):
+    """The shortest prefix of what (end_key, end_id) keeps, `number` candidates, whose number or mass reaches `goal`.
+
+    -> its own (key, id). Bisection over keys, until one candidate or equal ones are left to be decided on.
+    """
+    low, high = end_key, key_of(top).to(tl.int64) + 1
+    number_above, reached_above = 0, 0.0  # of what has at least the key `high`
+    while (high - low > 1) & (number - number_above > 1):
+        middle = low + (high - low) // 2
+        found, reached = tally(xs, ids, count, middle, end_key, end_id, top, scale)
+        if not BY_MASS:
+            reached = found.to(tl.float32)
+        if reached >= goal:
+            low, number = middle, found
+        else:
+            high, number_above, reached_above = middle, found, reached
+    last = vocab - 1
+    if number - number_above > 1:
+        each = 1.0
+        if BY_MASS:
+            each = tl.exp((value_of(low) - top) * scale)
+        need = tl.ceil((goal - reached_above) / each)
+        last = tie_end(xs, ids, count, low, tl.minimum(tl.maximum(need, 1.0), 1.0 * vocab).to(tl.int32), vocab)
+    return low, tl.where(low == end_key, tl.minimum(end_id, last), last)
 
 
 @triton.jit
@@ -360,59 +402,47 @@ def pick_among_kept(
     seed,
     offset,
     HAS_MASK: tl.constexpr,
+    GROUPS_PADDED: tl.constexpr,
 ):
     """Gumbel's choice among what top-k, then top-p, then min-p keep. `mass` is the row's sum of exp((x - top) * scale).
 
     First a floor under everything that can be kept, from what the chunks left; then the candidates above it are
-    gathered; then the ends of the kept prefix are found by bisection over their keys.
+    gathered; then the end of the kept prefix is found.
     """
-    PADDED: tl.constexpr = CHUNK
-    top_key = key_of(top).to(tl.int64)
-    lowest_key = key_of(tl.full([], -3.4028234663852886e38, tl.float32)).to(tl.int64)
+    each = tl.arange(0, GROUPS_PADDED)
+    tops = tl.load(group_tops + each, mask=each < groups, other=-float("inf"), cache_modifier=".cg")
     floor = tl.full([], -3.4028234663852886e38, tl.float32)
+    slack = 1e-5 * (tl.abs(top) + 1.0 / scale)
     if min_p > 0:
-        floor = tl.maximum(floor, top + tl.log(min_p) / scale - 1e-5 * (tl.abs(top) + 1.0 / scale))
+        floor = tl.maximum(floor, top + tl.log(min_p) / scale - slack)
+    lowest_key = key_of(floor).to(tl.int64)
     if top_k > 0:
-        # The k-th largest group top is reached by at least k tokens.
-        key = kth_key(group_tops, groups, top_k, lowest_key, top_key + 1, PADDED).to(tl.int32)
-        floor = tl.maximum(floor, (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True))
+        # What k group tops reach, at least k tokens reach.
+        floor = tl.maximum(floor, top_k_floor(tops, top_k, lowest_key, key_of(top).to(tl.int64) + 1))
     elif top_p < 1:
-        # Tokens below a share of (1 - p) / V of the mass have less than 1 - p together; halved for rounding.
-        share = mass * (1.0 - top_p) / (2.0 * vocab)
-        floor = tl.maximum(floor, top + tl.log(share) / scale - 1e-5 * (tl.abs(top) + 1.0 / scale))
-    found = append_groups(group_tops, groups, group_list, floor, PADDED)
+        # Group tops alone may have the mass that is wanted, when few tokens have most of it. And tokens below a share
+        # of (1 - p) / V of the mass have less than 1 - p together. A little more than needed, for rounding.
+        goal = top_p * mass * 1.0001
+        floor = tl.maximum(floor, mass_floor(tops, goal, top, scale, lowest_key, key_of(top).to(tl.int64) + 1))
+        floor = tl.maximum(floor, top + tl.log(mass * (1.0 - top_p) / (2.0 * vocab)) / scale - slack)
+    found = append_groups(tops, group_list, floor, GROUPS_PADDED)
     count = append_candidates(logits, mask, group_list, found, xs, ids, vocab, masked, floor, HAS_MASK)
 
-    floor_key = key_of(floor).to(tl.int64)
-    end_key, end_id = floor_key, vocab - 1
+    end_key, end_id = key_of(floor).to(tl.int64), vocab - 1
+    number = count
     if top_k > 0:
-        end_key = kth_key(xs, count, top_k, floor_key, top_key + 1, PADDED)
-        above = count_from(xs, count, end_key + 1, PADDED)
-        end_id = tie_end(xs, ids, count, end_key, top_k - above, vocab, PADDED)
+        goal = top_k.to(tl.float32)
+        end_key, end_id = shorten(xs, ids, count, end_key, end_id, number, goal, top, scale, vocab, False)
+        number, mass = tally(xs, ids, count, end_key, end_key, end_id, top, scale)
     if top_p < 1:
-        if top_k > 0:
-            mass = mass_from(xs, ids, count, end_key, end_key, end_id, top, scale, PADDED)
-        wanted = top_p * mass
-        low, high = end_key, top_key + 1
-        while high - low > 1:
-            middle = low + (high - low) // 2
-            if mass_from(xs, ids, count, middle, end_key, end_id, top, scale, PADDED) >= wanted:
-                low = middle
-            else:
-                high = middle
-        above = mass_from(xs, ids, count, low + 1, end_key, end_id, top, scale, PADDED)
-        value = (low ^ ((low >> 31) & 0x7FFFFFFF)).to(tl.int32).to(tl.float32, bitcast=True)
-        need = tl.ceil((wanted - above) / tl.exp((value - top) * scale))
-        need = tl.minimum(tl.maximum(need, 1.0), 1.0 * vocab).to(tl.int32)
-        last = tie_end(xs, ids, count, low, need, vocab, PADDED)
-        end_id = tl.where(low == end_key, tl.minimum(end_id, last), last)
-        end_key = low
+        goal = top_p * mass
+        end_key, end_id = shorten(xs, ids, count, end_key, end_id, number, goal, top, scale, vocab, True)
 
-    best = tl.full([PADDED], -float("inf"), tl.float32)
-    best_id = tl.full([PADDED], NO_TOKEN, tl.int32)
+    best = tl.full([TILE], -float("inf"), tl.float32)
+    best_id = tl.full([TILE], NO_TOKEN, tl.int32)
     least = tl.log(tl.maximum(min_p, TINY))
-    for start in range(0, count, PADDED):
-        x, token, _, kept = kept_tile(xs, ids, start, count, end_key, end_id, PADDED)
+    for start in range(0, count, TILE):
+        x, token, _, kept = kept_tile(xs, ids, start, count, end_key, end_id)
         if min_p > 0:
             kept = kept & ((x - top) * scale >= least)
         noise = noise_of(token, seed, offset.to(tl.int32), (offset >> 32).to(tl.int32))

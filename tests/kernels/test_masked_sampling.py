@@ -257,9 +257,9 @@ def test_the_noise_is_gumbels_and_differs_by_token_seed_and_offset() -> None:
 
 
 def test_philox_gives_the_published_numbers() -> None:
-    # Random123's known answers for philox4x32-10: all bits zero.
+    # Random123's known answers for philox4x32-7: all bits zero.
     zero = [int(lane) for lane in philox(torch.zeros(1, dtype=torch.int64), 0, 0)]
-    assert zero == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert zero == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
 def test_kept_tokens_are_a_prefix_of_the_order() -> None:
