@@ -208,7 +208,7 @@ class Engine:
     def load_adapter(self, name: str, source: str | Path | AdapterWeights) -> None:
         """Make a LoRA adapter, a PEFT folder or one already read, known as `name`; between steps, at any time.
 
-        AdapterError when the name is taken, no slot is free, or its rank is too large; ModelError for a bad folder.
+        AdapterError when the name is taken or no slot is free; ModelError for a bad folder or too large a rank.
         """
         runner = self._adapter_runner()
         weights = source if isinstance(source, AdapterWeights) else runner.read_adapter(source)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.errors import AdapterError
+from structgen.engine.errors import ModelError
 from structgen.engine.lora_files import AdapterWeights, target_sizes
 from structgen.engine.model_config import ModelConfig
 
@@ -64,10 +64,10 @@ class AdapterTable:
         self._numbers = torch.arange(1, slots + 1, device=self.device)
 
     def load(self, slot: int, weights: AdapterWeights) -> None:
-        """Write an adapter into a slot that no step in flight names. AdapterError when its rank is above `max_rank`."""
+        """Write an adapter into a slot that no step in flight names. ModelError when its rank is above `max_rank`."""
         assert 1 <= slot <= self.slots
         if weights.rank > self.max_rank:
-            raise AdapterError(
+            raise ModelError(
                 f"the adapter's rank is {weights.rank}; at most {self.max_rank} fits",
                 hint=f"start with max_lora_rank={weights.rank}",
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from structgen.constraint import Choice, Regex
-    from structgen.engine import BudgetError, SamplingParams
+    from structgen.engine import AdapterError, BudgetError, SamplingParams
     from structgen.errors import (
         GenerationError,
         GrammarError,
@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AdapterError",
     "BudgetError",
     "Choice",
     "GenerationError",
@@ -50,7 +51,7 @@ __all__ = [
 
 _HOME = {
     "constraint": ("Choice", "Regex"),
-    "engine": ("BudgetError", "SamplingParams"),
+    "engine": ("AdapterError", "BudgetError", "SamplingParams"),
     "errors": (
         "GenerationError",
         "GrammarError",

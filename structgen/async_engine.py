@@ -13,10 +13,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from structgen.token_stream import (
     EngineBusyError,
+    EngineCall,
     EngineLike,
     EngineStoppedError,
     StepOutputLike,
@@ -28,7 +30,7 @@ log = logging.getLogger("structgen.engine")
 
 # A broken step fails the requests in flight; so many in a row, with none that worked between them, end the engine.
 _MAX_FAILED_STEPS = 3
-_Command = Literal["submit", "cancel", "cancel all", "wake"]
+_Command = Literal["submit", "cancel", "cancel all", "call", "wake"]
 
 
 class AsyncEngine:
@@ -45,7 +47,8 @@ class AsyncEngine:
         self.last_progress = time.monotonic()
         self._engine = engine
         self._max_pending = max_pending
-        self._commands: queue.SimpleQueue[tuple[_Command, TokenStream | None]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[_Command, TokenStream | EngineCall | None]] = queue.SimpleQueue()
+        self._loading = asyncio.Lock()  # one adapter's files in memory at a time
         self._streams: dict[int, tuple[TokenStream, Any]] = {}  # id(sequence) -> both; the thread's own
         self._pending = 0
         self._lock = threading.Lock()  # guards _pending and _closing, the only state of both sides
@@ -77,16 +80,18 @@ class AsyncEngine:
         eos_token_ids: frozenset[int] = frozenset(),
         *,
         events: asyncio.Queue[TokenEvent] | None = None,
+        adapter: str | None = None,
     ) -> TokenStream:
         """Hand a request over and wait until the engine has taken it in; see `Engine.submit` for what it may refuse.
 
         Args:
             matcher: a Matcher, or a function that makes one; it is called in the engine's thread.
             events: a queue to share between several streams; each event names its stream.
+            adapter: the name of a loaded LoRA adapter.
         Raises:
             EngineBusyError, EngineStoppedError, and what `Engine.submit` raises.
         """
-        stream = TokenStream((list(prompt_ids), params, matcher, eos_token_ids), events, self._cancel)
+        stream = TokenStream((list(prompt_ids), params, matcher, eos_token_ids, adapter), events, self._cancel)
         with self._lock:
             if self._closing or self.failure is not None:
                 raise EngineStoppedError(self.failure or "the engine is shutting down")
@@ -100,6 +105,32 @@ class AsyncEngine:
             stream.cancel()
             raise
         return stream
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded LoRA adapters."""
+        return self._engine.adapters
+
+    async def load_adapter(self, name: str, folder: str | Path) -> None:
+        """Load a LoRA adapter while requests run; see `Engine.load_adapter` for what it may refuse.
+
+        Its files are read in a thread of their own, and only copied between two ticks.
+        """
+        async with self._loading:
+            weights = await asyncio.to_thread(self._engine.read_adapter, folder)
+            await self._call(lambda: self._engine.load_adapter(name, weights))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Refuse the name from now on; see `Engine.unload_adapter`."""
+        await self._call(lambda: self._engine.unload_adapter(name))
+
+    async def _call(self, function: Callable[[], None]) -> None:
+        call = EngineCall(function)
+        with self._lock:
+            if self._closing or self.failure is not None:
+                raise EngineStoppedError(self.failure or "the engine is shutting down")
+            self._commands.put(("call", call))
+        await call.done
 
     async def stop(self, grace: float = 10.0) -> None:
         """Refuse new requests, let the running ones finish for `grace` seconds, then cancel them. Idempotent."""
@@ -142,20 +173,30 @@ class AsyncEngine:
         while not self._commands.empty():
             self._carry_out(*self._commands.get())
 
-    def _carry_out(self, command: _Command, stream: TokenStream | None) -> None:
-        if command == "submit" and stream is not None:
-            self._take_in(stream)
+    def _carry_out(self, command: _Command, about: TokenStream | EngineCall | None) -> None:
+        if isinstance(about, EngineCall):
+            self._do(about)
+        elif command == "submit" and about is not None:
+            self._take_in(about)
         elif command != "wake":
-            self._drop(stream)
+            self._drop(about)
+
+    def _do(self, call: EngineCall) -> None:
+        error: Exception | None = None
+        try:
+            call.function()
+        except Exception as problem:
+            error = problem
+        self._tell(call.loop.call_soon_threadsafe, call.settle, error)
 
     def _take_in(self, stream: TokenStream) -> None:
         if stream.accepted.cancelled():
             self._forget()
             return
         try:
-            prompt_ids, params, matcher, eos_token_ids = stream.request
+            prompt_ids, params, matcher, eos_token_ids, adapter = stream.request
             cursor = matcher() if callable(matcher) else matcher
-            sequence = self._engine.submit(prompt_ids, params, cursor, eos_token_ids)
+            sequence = self._engine.submit(prompt_ids, params, cursor, eos_token_ids, adapter=adapter)
         except Exception as error:
             self._forget()
             self._tell(stream.loop.call_soon_threadsafe, stream.settle, error)
@@ -223,13 +264,14 @@ class AsyncEngine:
             self._closing = True
         while True:
             try:
-                command, stream = self._commands.get_nowait()
+                command, about = self._commands.get_nowait()
             except queue.Empty:
                 return
-            if command == "submit" and stream is not None:
-                self._forget()
+            if command in ("submit", "call") and about is not None:
+                if command == "submit":
+                    self._forget()
                 error = EngineStoppedError(self.failure or "the engine is shutting down")
-                self._tell(stream.loop.call_soon_threadsafe, stream.settle, error)
+                self._tell(about.loop.call_soon_threadsafe, about.settle, error)
 
     def _forget(self) -> None:
         with self._lock:

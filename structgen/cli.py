@@ -190,17 +190,32 @@ def serve(
     model: option.Model = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Requests side by side.")] = 8,
     dtype: option.Precision = option.DType.auto,
+    lora: Annotated[
+        list[str] | None, typer.Option("--lora", help="A LoRA adapter, NAME=FOLDER; repeat it.", show_default=False)
+    ] = None,
+    max_loras: Annotated[int | None, typer.Option(min=1, help="Adapters at a time.", show_default="8")] = None,
+    max_lora_rank: Annotated[
+        int | None, typer.Option(min=1, help="Largest rank of an adapter.", show_default="64")
+    ] = None,
+    allow_lora_updates: Annotated[
+        bool, typer.Option("--allow-lora-updates", help="Let clients load adapters from paths on this machine.")
+    ] = False,
     quiet: option.Quiet = False,
 ) -> None:
-    """Serve the OpenAI API: chat completions with response_format, streaming, models."""
+    """Serve the OpenAI API: chat completions with response_format, streaming, models, LoRA adapters by model name."""
     import uvicorn
 
     from structgen.server import create_app
     from structgen.server.settings import ServerSettings
 
-    llm = _llm(model, dtype, batch, quiet)
-    note(f"Loading {llm.name}")  # a model that cannot be found ends the command here, in one line
-    settings = ServerSettings()
+    adapters = [_named_folder(text) for text in lora or []]
+    llm = _llm(model, dtype, batch, quiet, max_adapters=max_loras, max_lora_rank=max_lora_rank)
+    if llm.name in dict(adapters):  # a model that cannot be found ends the command here, in one line
+        fail(f"{llm.name} is the model's own name", "give the adapter another one")
+    note(f"Loading {llm.name}")
+    for name, folder in adapters:
+        llm.load_adapter(name, folder)
+    settings = ServerSettings(adapter_updates=allow_lora_updates)
     uvicorn.run(
         create_app(llm, settings=settings),
         host=host,
@@ -244,10 +259,17 @@ def path(name: Annotated[str | None, typer.Argument(help="A model.", show_defaul
     print_line(str(models.resolve(name, offline=True).path))
 
 
-def _llm(model: str | None, dtype: option.DType, batch: int, quiet: bool) -> LLM:
+def _named_folder(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        fail(f"--lora {text} is not NAME=FOLDER", "structgen serve --lora invoices=adapters/invoices")
+    return name, Path(folder)
+
+
+def _llm(model: str | None, dtype: option.DType, batch: int, quiet: bool, **limits: int | None) -> LLM:
     from structgen.llm import LLM
 
-    return LLM(model, dtype=dtype.value, max_batch=batch, progress=not quiet)
+    return LLM(model, dtype=dtype.value, max_batch=batch, progress=not quiet, **limits)
 
 
 def main() -> None:

@@ -33,8 +33,18 @@ class LLM:
         max_batch: int = 8,
         max_context: int | None = None,
         progress: bool = True,
+        max_adapters: int | None = None,
+        max_lora_rank: int | None = None,
     ) -> None:
-        self.session = Session(model, dtype=dtype, max_batch=max_batch, max_context=max_context, progress=progress)
+        limits = {"max_adapters": max_adapters, "max_lora_rank": max_lora_rank}
+        self.session = Session(
+            model,
+            dtype=dtype,
+            max_batch=max_batch,
+            max_context=max_context,
+            progress=progress,
+            adapter_limits={name: limit for name, limit in limits.items() if limit is not None},
+        )
 
     @property
     def name(self) -> str:
@@ -49,6 +59,24 @@ class LLM:
         """The engine, loaded. Whoever drives it directly (the server) must not use `generate` at the same time."""
         self.session.load()
         return self.session.engine
+
+    # -- LoRA adapters ------------------------------------------------------------------------------------------------
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names that `adapter=` takes now."""
+        return self.engine.adapters
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Load a LoRA adapter (a folder that PEFT saved); `generate(..., adapter=name)` then runs under it.
+
+        Raises ModelError when it cannot be used with this model, AdapterError when the name or all slots are taken.
+        """
+        self.session.load_adapter(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. What is being generated with it is finished; its room is free after that."""
+        self.session.unload_adapter(name)
 
     # -- one answer -------------------------------------------------------------------------------------------------
 
@@ -87,8 +115,9 @@ class LLM:
         """The answer to a text or a list of messages, in the shape of `output_type`, as a value of that type.
 
         `describe`: tell the model the schema's fields and their descriptions, in the prompt. `sampling`: max_tokens,
-        temperature, top_p, seed. `return_result`: a Result instead of the bare value. Raises BudgetError when
-        `max_tokens` is less than any answer needs, OutputError when the type's own validators refuse the answer.
+        temperature, top_p, seed, and `adapter`, the name of a loaded adapter. `return_result`: a Result instead of the
+        bare value. Raises BudgetError when `max_tokens` is less than any answer needs, OutputError when the type's own
+        validators refuse the answer, AdapterError for an unknown adapter.
         """
         constraint = to_constraint(output_type)
         return self._answers([self._prompt(prompt, constraint, describe)], [constraint], return_result, sampling)[0]

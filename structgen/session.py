@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,13 +45,21 @@ class Session:
     """Everything is read at first use. Threads may share one: they take turns at the engine, and share its batches."""
 
     def __init__(
-        self, model: str | Path | None, *, dtype: DType, max_batch: int, max_context: int | None, progress: bool
+        self,
+        model: str | Path | None,
+        *,
+        dtype: DType,
+        max_batch: int,
+        max_context: int | None,
+        progress: bool,
+        adapter_limits: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.dtype: DType = dtype
         self.max_batch = max_batch
         self.max_context = max_context
         self.progress = progress
+        self.adapter_limits = dict(adapter_limits or {})
         self._busy = threading.RLock()
         self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
 
@@ -72,7 +80,7 @@ class Session:
             model = engine.load_model(self.files.path, dtype=self.dtype)
         except engine.ModelError as error:
             raise ModelError(error.message, hint=error.hint) from error
-        return engine.Engine(model, max_batch=self.max_batch, max_context=self.max_context)
+        return engine.Engine(model, max_batch=self.max_batch, max_context=self.max_context, **self.adapter_limits)
 
     def load(self) -> None:
         """Read the model now, so that two threads that come first do not read it twice."""
@@ -92,16 +100,39 @@ class Session:
             return self._grammars[constraint.key]
 
     def submit(self, messages: Sequence[Message], constraint: Constraint, sampling: dict[str, Any]) -> Request:
-        """Start a request. Raises ValueError for bad sampling, MessagesError, GrammarError, BudgetError."""
+        """Start a request. Raises ValueError for bad sampling, MessagesError, GrammarError, BudgetError, AdapterError.
+
+        `sampling` may name the adapter to run it under as well: `adapter`.
+        """
         from structgen.engine import SamplingParams
 
-        params = SamplingParams(**sampling)
+        adapter = sampling.get("adapter")
+        params = SamplingParams(**{name: value for name, value in sampling.items() if name != "adapter"})
         self.load()
         prompt = self.tokenizer.chat_prompt(messages)
         compiled = self.compile(constraint)
         matcher = None if compiled is None else compiled.matcher()
         with self._busy:
-            return Request(constraint, self.engine.submit(prompt, params, matcher, self.tokenizer.eos_token_ids))
+            sequence = self.engine.submit(prompt, params, matcher, self.tokenizer.eos_token_ids, adapter=adapter)
+        return Request(constraint, sequence)
+
+    def load_adapter(self, name: str, folder: str | Path) -> None:
+        """Make a LoRA adapter known as `name`. Raises ModelError for its files, AdapterError for its name."""
+        from structgen import engine
+
+        self.load()
+        try:
+            weights = self.engine.read_adapter(folder)  # outside the lock: others go on meanwhile
+            with self._busy:
+                self.engine.load_adapter(name, weights)
+        except engine.ModelError as error:
+            raise ModelError(error.message, hint=error.hint) from error
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget it; requests that use it are finished under it. Raises AdapterError when it is not loaded."""
+        self.load()
+        with self._busy:
+            self.engine.unload_adapter(name)
 
     def step(self, requests: Iterable[Request]) -> int:
         """One tick for every request in the engine, whoever submitted it; how many of `requests` still run."""

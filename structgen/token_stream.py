@@ -39,7 +39,26 @@ class EngineLike(Protocol):
     @property
     def has_work(self) -> bool: ...
 
-    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any: ...
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded LoRA adapters; any thread may read it, as it may call `read_adapter`."""
+        ...
+
+    def submit(
+        self,
+        prompt_ids: Any,
+        params: Any,
+        matcher: Any = None,
+        eos_token_ids: Any = frozenset(),
+        *,
+        adapter: str | None = None,
+    ) -> Any: ...
+
+    def read_adapter(self, folder: Any) -> Any: ...
+
+    def load_adapter(self, name: str, source: Any) -> None: ...
+
+    def unload_adapter(self, name: str) -> None: ...
 
     def step(self) -> Sequence[StepOutputLike]: ...
 
@@ -69,6 +88,20 @@ class TokenEvent(NamedTuple):
     stream: TokenStream
     token_ids: Sequence[int]
     finish_reason: str | None
+
+
+class EngineCall:
+    """Something to do in the engine's thread between two ticks; `done` tells the event loop how it went."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.function = function
+
+    def settle(self, error: Exception | None) -> None:
+        """In the event loop's thread."""
+        if not self.done.done():
+            self.done.set_result(None) if error is None else self.done.set_exception(error)
 
 
 class TokenStream:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from structgen.server import chat, models, schema_tools
+from structgen.server import adapters, chat, models, schema_tools
 from structgen.server.compiler import GrammarCompiler
 from structgen.server.errors import install_error_handlers
 from structgen.server.model import ModelLike
@@ -46,6 +46,8 @@ def create_app(llm: ModelLike, *, settings: ServerSettings | None = None) -> Fas
     app.post("/v1/validate")(schema_tools.validate)
     app.get("/v1/models")(models.list_models)
     app.get("/v1/models/{model:path}")(models.get_model)
+    app.post("/v1/load_lora_adapter")(adapters.load_adapter)
+    app.post("/v1/unload_lora_adapter")(adapters.unload_adapter)
     app.get("/health")(models.health)
     app.get("/ready")(models.ready)
     app.get("/version")(models.version)

@@ -18,6 +18,7 @@ from structgen.server.constraints import FIELDS, find_constraint
 from structgen.server.disconnect import until_disconnect
 from structgen.server.errors import NO_RETRY, ApiError, api_error
 from structgen.server.generation import Answer, Generation
+from structgen.server.models import adapter_of
 from structgen.server.protocol import ChatRequest, parse_chat_request
 from structgen.server.sse import ChatStream, EventResponse
 from structgen.server.state import ServerState, state_of
@@ -29,10 +30,10 @@ async def chat_completions(request: Request) -> Response:
     state = state_of(request)
     body = await read_object(request, state.settings)
     chat = parse_chat_request(body, state.settings)
-    _check_model(state, chat)
-    constraint, generation = await until_disconnect(request, _start(state, chat))
+    adapter = adapter_of(state, chat.model)
+    constraint, generation = await until_disconnect(request, _start(state, chat, adapter))
     finisher = Finisher(state, constraint)
-    identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": state.llm.name}
+    identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": adapter or state.llm.name}
     if chat.stream:
         stream = ChatStream(generation, identity, finisher.check, chat.include_usage)
         return EventResponse(stream, state.settings.keep_alive)
@@ -42,13 +43,9 @@ async def chat_completions(request: Request) -> Response:
         generation.cancel()
 
 
-def _check_model(state: ServerState, chat: ChatRequest) -> None:
-    if chat.model and chat.model != state.llm.name:
-        message = f"the model `{chat.model}` is not here; `{state.llm.name}` is"
-        raise ApiError(message, code="model_not_found", param="model", status=404)
-
-
-async def _start(state: ServerState, chat: ChatRequest) -> tuple[CompiledConstraint | None, Generation]:
+async def _start(
+    state: ServerState, chat: ChatRequest, adapter: str | None
+) -> tuple[CompiledConstraint | None, Generation]:
     """Everything that may refuse the request, before the first byte of an answer."""
     spec = find_constraint({name: getattr(chat, name) for name in FIELDS}, state.settings)
     if spec is not None and chat.stops:
@@ -68,6 +65,7 @@ async def _start(state: ServerState, chat: ChatRequest) -> tuple[CompiledConstra
             state.llm.tokenizer.eos_token_ids,
             state.llm.tokenizer.stream,
             chat.stops,
+            adapter,
         )
     except Exception as error:
         raise api_error(error) or error from None

@@ -73,6 +73,7 @@ class Generation:
         eos_token_ids: frozenset[int],
         new_decoder: Callable[[], DecoderLike],
         stops: Sequence[str],
+        adapter: str | None = None,
     ) -> None:
         """Submit one answer for each of `params`; all or none. Raises what `AsyncEngine.submit` raises."""
         self.prompt_tokens = len(prompt)
@@ -80,7 +81,7 @@ class Generation:
 
         async def submit(index: int) -> None:
             self._streams[index] = await self._engine.submit(
-                prompt, params[index], matcher, eos_token_ids, events=self._events
+                prompt, params[index], matcher, eos_token_ids, events=self._events, adapter=adapter
             )
 
         try:

@@ -10,22 +10,32 @@ from structgen.server.errors import ApiError
 from structgen.server.state import ServerState, state_of
 
 
-def _card(state: ServerState) -> dict[str, Any]:
-    return {"id": state.llm.name, "object": "model", "created": state.started, "owned_by": "structgen"}
+def adapter_of(state: ServerState, model: str | None) -> str | None:
+    """Which adapter a request's `model` means: none for the model's own name. Raises ApiError for an unknown name."""
+    if not model or model == state.llm.name:
+        return None
+    if model in state.adapters:
+        return model
+    here = ", ".join(f"`{name}`" for name in (state.llm.name, *state.adapters))
+    message = f"the model `{model}` is not here; {here} {'are' if state.adapters else 'is'}"
+    raise ApiError(message, code="model_not_found", param="model", status=404)
+
+
+def model_card(state: ServerState, adapter: str | None = None) -> dict[str, Any]:
+    card = {"id": state.llm.name, "object": "model", "created": state.started, "owned_by": "structgen"}
+    return card if adapter is None else card | {"id": adapter, "parent": state.llm.name}
 
 
 async def list_models(request: Request) -> dict[str, Any]:
-    """GET /v1/models"""
-    return {"object": "list", "data": [_card(state_of(request))]}
+    """GET /v1/models: the model, then its LoRA adapters."""
+    state = state_of(request)
+    return {"object": "list", "data": [model_card(state, name) for name in (None, *state.adapters)]}
 
 
 async def get_model(request: Request, model: str) -> dict[str, Any]:
     """GET /v1/models/{model}"""
     state = state_of(request)
-    if model != state.llm.name:
-        message = f"the model `{model}` is not here; `{state.llm.name}` is"
-        raise ApiError(message, code="model_not_found", param="model", status=404)
-    return _card(state)
+    return model_card(state, adapter_of(state, model))
 
 
 async def health(request: Request) -> dict[str, Any]:

@@ -11,6 +11,7 @@ MIB = 1 << 20
 class ServerSettings:
     """Attributes (times in seconds, sizes in bytes):
 
+    adapter_updates: whether clients may load and unload LoRA adapters; the paths they give are read on this machine.
     describe: tell the model the fields of a JSON schema in the prompt, as `LLM.generate` does.
     default_temperature: for requests that name none; 0 as in Python, so that a record is extracted the same everywhere.
     default_max_tokens: for requests that name none.
@@ -39,6 +40,7 @@ class ServerSettings:
     validate_timeout: float = 5.0
     keep_alive: float = 15.0
     grace: float = 10.0
+    adapter_updates: bool = False
     describe: bool = True
     default_temperature: float = 0.0
     default_max_tokens: int = 512

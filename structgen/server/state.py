@@ -42,6 +42,11 @@ class ServerState:
             raise EngineStoppedError("the engine is not running")
         return self.running
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the loaded LoRA adapters."""
+        return () if self.running is None else self.running.adapters
+
     async def start(self) -> None:
         """Load the model and warm up, both off the event loop; then start the engine's thread."""
         engine, _ = await asyncio.gather(asyncio.to_thread(lambda: self.llm.engine), self.validators.start())

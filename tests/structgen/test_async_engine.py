@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from structgen.async_engine import AsyncEngine
+from structgen.engine.errors import AdapterError, ModelError
 from structgen.token_stream import EngineBusyError, EngineFailedError, EngineStoppedError, TokenEvent, TokenStream
 
 T = TypeVar("T")
@@ -42,15 +43,27 @@ class FakeEngine:
         self.threads: set[int] = set()
         self.faults: list[Exception] = []
         self.gate: threading.Event | None = None
+        self.adapters: tuple[str, ...] = ()
+        self.readers: set[int] = set()
 
     @property
     def has_work(self) -> bool:
         return bool(self.running)
 
-    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any:
+    def submit(
+        self,
+        prompt_ids: Any,
+        params: Any,
+        matcher: Any = None,
+        eos_token_ids: Any = frozenset(),
+        *,
+        adapter: str | None = None,
+    ) -> Any:
         self.threads.add(threading.get_ident())
         if params == "bad":
             raise ValueError("max_tokens must be at least 1")
+        if adapter is not None and adapter not in self.adapters:
+            raise AdapterError(f"there is no adapter named {adapter!r}", unknown=True)
         sequence = FakeSequence(list(prompt_ids), params == "endless")
         self.running.append(sequence)
         return sequence
@@ -72,6 +85,22 @@ class FakeEngine:
                 self.running.remove(sequence)
             outputs.append(FakeOutput(sequence, [token], sequence.finish_reason))
         return outputs
+
+    def read_adapter(self, folder: Any) -> Any:
+        self.readers.add(threading.get_ident())
+        if folder == "damaged":
+            raise ModelError("cut short")
+        return folder
+
+    def load_adapter(self, name: str, source: Any) -> None:
+        self.threads.add(threading.get_ident())
+        if name in self.adapters:
+            raise AdapterError(f"an adapter named {name!r} is loaded already")
+        self.adapters = (*self.adapters, name)
+
+    def unload_adapter(self, name: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.adapters = tuple(other for other in self.adapters if other != name)
 
     def cancel(self, sequence: FakeSequence) -> None:
         self.cancelled.append(sequence)
@@ -284,5 +313,48 @@ def test_an_engine_never_started_refuses_at_stop() -> None:
         await owner.stop()
         with pytest.raises(EngineStoppedError):
             await task
+
+    asyncio.run(main())
+
+
+def test_adapters_change_in_the_engine_thread_while_requests_run() -> None:
+    engine = FakeEngine()
+
+    async def scenario(owner: AsyncEngine) -> list[int]:
+        running = await owner.submit([7], "endless")
+        await owner.load_adapter("a", "folder")
+        assert owner.adapters == ("a",)
+        found = await collect(await owner.submit([1, 2], None, adapter="a"))
+        with pytest.raises(AdapterError, match="loaded already"):
+            await owner.load_adapter("a", "folder")
+        with pytest.raises(ModelError, match="cut short"):
+            await owner.load_adapter("b", "damaged")
+        await owner.unload_adapter("a")
+        with pytest.raises(AdapterError, match="no adapter"):
+            await owner.submit([1], None, adapter="a")
+        running.cancel()
+        return found
+
+    assert run(scenario, engine) == [1, 2]
+    assert len(engine.threads) == 1
+    assert not engine.readers & engine.threads, "files are read elsewhere: steps must not wait for a disk"
+
+
+def test_an_adapter_asked_for_at_the_end_is_answered() -> None:
+    async def main() -> None:
+        engine = FakeEngine()
+        owner = AsyncEngine(engine)
+        owner.start()
+        await owner.stop(grace=1.0)
+        with pytest.raises(EngineStoppedError):
+            await owner.load_adapter("a", "folder")
+        with pytest.raises(EngineStoppedError):
+            await owner.unload_adapter("a")
+        late = AsyncEngine(engine)  # its thread never starts, so nobody obeys
+        waiting = asyncio.ensure_future(late.unload_adapter("a"))
+        await asyncio.sleep(0)
+        await late.stop(grace=0.1)
+        with pytest.raises(EngineStoppedError):
+            await asyncio.wait_for(waiting, 5)
 
     asyncio.run(main())

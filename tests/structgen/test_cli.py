@@ -31,6 +31,11 @@ class FakeLLM:
         self.finish_reason = finish_reason
         self.asked: list[Any] = []
         self.options: dict[str, Any] = {}
+        self.name = "fake"
+        self.loaded: list[tuple[str, Path]] = []
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        self.loaded.append((name, folder))
 
     def result(self) -> Result:
         error = "NaN" if self.finish_reason == "error" else None
@@ -73,8 +78,29 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM(ANSWER)
-    monkeypatch.setattr(cli, "_llm", lambda *_: fake)
+    monkeypatch.setattr(cli, "_llm", lambda *_, **limits: fake.options.update(limits) or fake)
     return fake
+
+
+# -- serve ----------------------------------------------------------------------------------------------------------
+
+
+def test_serve_loads_its_adapters_first(run: Run, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[Any] = []
+
+    def serve(app: Any, **_: Any) -> None:
+        settings.append(app.state.server.settings.adapter_updates)
+        assert [name for name, _ in llm.loaded] == ["a", "b"]
+        sys.exit(0)
+
+    monkeypatch.setattr("uvicorn.run", serve)
+    assert (
+        run("serve", "--lora", "a=one/folder", "--lora", "b=x=y", "--max-lora-rank", "128", "--allow-lora-updates")[0]
+        == 0
+    )
+    assert llm.loaded == [("a", Path("one/folder")), ("b", Path("x=y"))]
+    assert llm.options == {"max_adapters": None, "max_lora_rank": 128}
+    assert settings == [True]
 
 
 # -- extract --------------------------------------------------------------------------------------------------------
@@ -141,6 +167,9 @@ def test_a_failed_generation_is_told(run: Run, llm: FakeLLM) -> None:
         ["generate", "x", "--regex", "a", "--choice", "b"],
         ["generate", "x", "--regex", "("],
         ["generate", "x", "--schema", LANDMARK, "--choice", "b"],
+        ["serve", "--lora", "no-equals-sign"],
+        ["serve", "--lora", "=folder"],
+        ["serve", "--lora", "fake=folder"],
     ],
 )
 def test_wrong_usage_is_two_lines_and_exit_2(run: Run, llm: FakeLLM, arguments: list[str]) -> None:

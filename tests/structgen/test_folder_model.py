@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from structgen import LLM, ModelError, Regex
+from structgen.engine import AdapterError
 from structgen.grammar.token_bytes import BYTE_OF_CHARACTER
 
 HIDDEN, INNER, HEADS, WIDTH = 16, 32, 2, 288
@@ -77,3 +78,38 @@ def test_a_folder_without_weights_is_told(folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(ModelError):
         LLM(tmp_path).generate("x")
+
+
+def save_adapter(place: Path, size: float) -> Path:
+    place.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj", "down_proj"]}
+    (place / "adapter_config.json").write_text(json.dumps(config))
+    layer = "base_model.model.model.layers.0."
+    shapes = {"self_attn.q_proj": (HIDDEN, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}
+    torch.manual_seed(1)
+    tensors = {}
+    for name, (out, inner) in shapes.items():
+        tensors[f"{layer}{name}.lora_A.weight"] = torch.randn(2, inner) * size
+        tensors[f"{layer}{name}.lora_B.weight"] = torch.randn(out, 2) * size
+    save_file(tensors, place / "adapter_model.safetensors")
+    return place
+
+
+def test_adapters_are_loaded_used_and_unloaded(folder: Path, tmp_path: Path) -> None:
+    llm = LLM(folder, dtype="float32", max_adapters=2, max_lora_rank=2)
+    plain = llm.generate("x", Regex("[a-z]{20}"))
+    llm.load_adapter("nothing", save_adapter(tmp_path / "nothing", 0.0))
+    llm.load_adapter("much", str(save_adapter(tmp_path / "much", 2.0)))
+    assert llm.adapters == ("nothing", "much")
+    assert llm.generate("x", Regex("[a-z]{20}"), adapter="nothing") == plain
+    changed = llm.generate("x", Regex("[a-z]{20}"), adapter="much")
+    assert changed != plain
+    assert "".join(llm.stream("x", Regex("[a-z]{20}"), adapter="much")) == changed
+    assert llm.generate_batch(["x", "x"], Regex("[a-z]{20}"), adapter="much") == [changed, changed]
+    assert llm.generate("x", Regex("[a-z]{20}")) == plain
+    with pytest.raises(ModelError, match="no adapter_config"):
+        llm.load_adapter("absent", tmp_path / "absent")
+    llm.unload_adapter("much")
+    with pytest.raises(AdapterError, match="no adapter named 'much'"):
+        llm.generate("x", adapter="much")
+    llm.engine.check_integrity()

@@ -42,7 +42,9 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self.running)
 
-    def submit(self, prompt_ids: Iterable[int], params: Any, matcher: Any, ends: frozenset[int]) -> FakeSequence:
+    def submit(
+        self, prompt_ids: Iterable[int], params: Any, matcher: Any, ends: frozenset[int], *, adapter: str | None = None
+    ) -> FakeSequence:
         if matcher is not None and params.max_tokens < matcher.min_tokens_to_complete:
             raise BudgetError(params.max_tokens, matcher.min_tokens_to_complete)
         sequence = FakeSequence(list(prompt_ids), params, matcher, ends, self.wish)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from structgen.engine.errors import BudgetError
+from structgen.engine.errors import AdapterError, BudgetError, ModelError
 from structgen.grammar import Vocabulary
 from structgen.server import ServerSettings, create_app
 
@@ -51,6 +51,7 @@ class FakeSequence:
     script: list[int]
     params: Any
     matcher: Any
+    adapter: str | None = None
     output_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     closed_early: bool = False
@@ -73,6 +74,7 @@ class FakeEngine:
         self.submitted: list[FakeSequence] = []
         self.cancelled = 0
         self.fault: Exception | None = None
+        self.adapters: tuple[str, ...] = ()
         self.gate = threading.Event()
         self.gate.set()
 
@@ -80,13 +82,38 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self.running)
 
-    def submit(self, prompt_ids: Any, params: Any, matcher: Any = None, eos_token_ids: Any = frozenset()) -> Any:
+    def submit(
+        self,
+        prompt_ids: Any,
+        params: Any,
+        matcher: Any = None,
+        eos_token_ids: Any = frozenset(),
+        *,
+        adapter: str | None = None,
+    ) -> Any:
+        if adapter is not None and adapter not in self.adapters:
+            raise AdapterError(f"there is no adapter named {adapter!r}", unknown=True)
         if matcher is not None and params.max_tokens < matcher.min_tokens_to_complete:
             raise BudgetError(params.max_tokens, matcher.min_tokens_to_complete)
-        sequence = FakeSequence([*self.script.encode(), EOS], params, matcher)
+        sequence = FakeSequence([*self.script.encode(), EOS], params, matcher, adapter)
         self.running.append(sequence)
         self.submitted.append(sequence)
         return sequence
+
+    def read_adapter(self, folder: Any) -> Any:
+        if folder == "nowhere":
+            raise ModelError("there is no adapter_config.json in nowhere", hint="give the folder that PEFT saved")
+        return folder
+
+    def load_adapter(self, name: str, source: Any) -> None:
+        if name in self.adapters:
+            raise AdapterError(f"an adapter named {name!r} is loaded already", hint="unload it first")
+        self.adapters = (*self.adapters, name)
+
+    def unload_adapter(self, name: str) -> None:
+        if name not in self.adapters:
+            raise AdapterError(f"there is no adapter named {name!r}", unknown=True)
+        self.adapters = tuple(other for other in self.adapters if other != name)
 
     def step(self) -> list[FakeOutput]:
         self.gate.wait(10)
