@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 
 from structgen.engine.errors import ModelError
-from structgen.engine.gguf_weights import GGUFWeights
 from structgen.engine.llama import LlamaModel, Precision
 from structgen.engine.safetensors_weights import SafetensorsWeights
 
@@ -38,6 +37,8 @@ def _load(place: Path, precision: Precision, device: str) -> LlamaModel:
         raise ModelError(f"there is no model at {place}", hint="give a .gguf file or a Hugging Face folder")
     if place.suffix.lower() != ".gguf":
         raise ModelError(f"{place.name} is not a model file of a known kind", hint="give a .gguf file or a folder")
+    from structgen.engine.gguf_weights import GGUFWeights  # needs the gguf package, which folders do without
+
     file = GGUFWeights(place)
     return LlamaModel(file.config, file, precision, device)
 

@@ -47,6 +47,7 @@ from structgen.grammar.tables import (
 from structgen.grammar.vocabulary import Vocabulary
 
 BYTES_PER_STEP = 150  # a dictionary entry with its two numbers, measured
+MOST_FORCED = 4096  # forced tokens that are kept; less than a megabyte
 
 
 class Mask(NamedTuple):
@@ -107,6 +108,8 @@ class Automaton:
         self._use(new_tables(self.program, self._distance, self.vocabulary.trie.height, self.vocabulary.mask_words))
         self.masks: dict[int, Mask] = {}
         self._steps: dict[int, int] = {}  # by configuration * width + token
+        self._forced: dict[tuple[int, int], bytes] = {}  # by configuration and how far was looked
+        self.forced_ids: dict[tuple[int, ...], tuple[int, ...]] = {}  # by configuration and the tokens before it
         self.start = self._retry(lambda: entries.start_config(self._handle.address, self.program.start))
 
     def _use(self, tables: Tables) -> None:
@@ -195,7 +198,19 @@ class Automaton:
         return int(self.tables.config[config, NEEDED])
 
     def forced_bytes(self, config: int, most: int) -> bytes:
-        """The bytes that must follow, at most `most` of them."""
+        """The bytes that must follow, at most `most` of them; kept."""
+        known = self._forced.get((config, most))
+        if known is None:
+            known = self._forced[config, most] = self._compute_forced(config, most)
+        return known
+
+    def remember_forced(self, key: tuple[int, ...], ids: tuple[int, ...]) -> None:
+        """Keep the tokens that a text forces at a configuration, behind some tokens."""
+        if len(self.forced_ids) >= MOST_FORCED:
+            self.forced_ids.clear()
+        self.forced_ids[key] = ids
+
+    def _compute_forced(self, config: int, most: int) -> bytes:
         out = bytearray()
         with self._lock:
             while len(out) < most and not self.is_final(config):
@@ -241,7 +256,8 @@ class Automaton:
     def size_in_bytes(self) -> int:
         """What configurations, masks and remembered steps take."""
         rows = len(self.masks) * self.vocabulary.mask_words * 4
-        return size_in_bytes(self.tables) + rows + len(self._steps) * BYTES_PER_STEP
+        entries_kept = len(self._steps) + len(self._forced)
+        return size_in_bytes(self.tables) + rows + entries_kept * BYTES_PER_STEP
 
     def stats(self) -> dict[str, int]:
         """Sizes, for people and metrics."""

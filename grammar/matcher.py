@@ -319,6 +319,15 @@ class Matcher:
         text = automaton.forced_bytes(config, FORCED_BYTES)
         if not text:
             return []
+        key = (config, *self._tokens[-_CONTEXT_TOKENS:])
+        known = automaton.forced_ids.get(key)
+        if known is None:
+            known = tuple(self._forced_ids(automaton, config, text))
+            automaton.remember_forced(key, known)
+        return list(known)
+
+    def _forced_ids(self, automaton: Automaton, config: int, text: bytes) -> list[int]:
+        """`forced_tokens` of a text that must come; depends on the configuration and the tokens of the context only."""
         ids = self._encoded(text)
         end = automaton.after_bytes(config, text)
         following = automaton.possible_bytes(end)

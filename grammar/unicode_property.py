@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-import regress
-
 from structgen.grammar.charset import CharSet, charset
 
 
@@ -22,6 +20,8 @@ def _all_characters() -> tuple[str, bytes]:
 @lru_cache(maxsize=256)
 def unicode_property(name: str) -> CharSet | None:
     """The characters of `\\p{name}`; None when there is no such property. About 10 ms the first time."""
+    import regress  # only patterns with such properties need it
+
     if not name.replace("_", "").replace("=", "").isalnum():
         return None
     try:

@@ -197,6 +197,19 @@ def test_a_longer_token_holds_forced_ones_back() -> None:
     assert matcher.forced_tokens() == [0, 1]
 
 
+def test_remembered_forced_tokens_are_those_that_are_found_anew(small_vocabulary: Vocabulary, allowed: Allowed) -> None:
+    chance = random.Random(9)
+    grammar = Grammar.from_json_schema(PERSON, whitespace="compact")
+    shared = grammar.compile(small_vocabulary)
+    for _ in range(12):
+        matcher = shared.matcher()
+        while not matcher.is_terminated:
+            fresh = grammar.compile(small_vocabulary).matcher()
+            assert all(map(fresh.accept, matcher.tokens))
+            assert matcher.forced_tokens() == fresh.forced_tokens() == matcher.forced_tokens()
+            assert matcher.accept(chance.choice(sorted(allowed(matcher))))
+
+
 def record(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
