@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from structgen.engine.engine import Engine, StepOutput
-from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError
+from structgen.engine.errors import BudgetError, ContextLengthError, EngineError, ModelError, ParameterError
 from structgen.engine.llama import LlamaModel
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.model_config import ModelConfig
@@ -21,6 +21,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelRunner",
+    "ParameterError",
     "SamplingParams",
     "Sequence",
     "StepOutput",

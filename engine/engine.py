@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from structgen.engine.errors import BudgetError, ContextLengthError
+from structgen.engine.errors import BudgetError, ContextLengthError, ParameterError
 from structgen.engine.llama import LlamaModel
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.pages import PageAllocator
@@ -96,7 +96,7 @@ class Engine:
         if not all(0 <= token < self.runner.vocab_size for token in prompt):
             raise ValueError(f"prompt_ids must be between 0 and {self.runner.vocab_size - 1}")
         if any(token >= self.runner.vocab_size for token in params.logit_bias):
-            raise ValueError(f"logit_bias must name tokens between 0 and {self.runner.vocab_size - 1}")
+            raise ParameterError("logit_bias", f"must name tokens between 0 and {self.runner.vocab_size - 1}")
         least = matcher.min_tokens_to_complete if matcher else 1
         if params.max_tokens < least:
             raise BudgetError(params.max_tokens, least)

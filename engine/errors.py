@@ -16,6 +16,15 @@ class ModelError(EngineError):
     """A model folder or file that cannot be used: missing, damaged, or of another architecture."""
 
 
+class ParameterError(EngineError, ValueError):
+    """A sampling parameter that makes no sense. The message starts with the name of its `field`."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field = field
+        self.reason = reason
+
+
 class BudgetError(EngineError, ValueError):
     """The request may generate fewer tokens than its grammar needs. `least` tokens (EOS included) would do."""
 

@@ -59,7 +59,7 @@ def api_error(error: Exception, *, field: str | None = None) -> ApiError | None:
         field: the request's field that holds the constraint, for errors without a JSON pointer.
     """
     # The engine's errors are imported here: that package loads torch.
-    from structgen.engine.errors import BudgetError, ContextLengthError
+    from structgen.engine.errors import BudgetError, ContextLengthError, ParameterError
 
     if isinstance(error, ApiError):
         return error
@@ -69,6 +69,8 @@ def api_error(error: Exception, *, field: str | None = None) -> ApiError | None:
         return ApiError(_sentence(error), code="max_tokens_too_small", param="max_tokens")
     if isinstance(error, ContextLengthError):
         return ApiError(_sentence(error), code="context_length_exceeded", param="messages")
+    if isinstance(error, ParameterError):
+        return ApiError(f"`{error.field}` {error.reason}", code="invalid_value", param=error.field)
     if isinstance(error, MessagesError):
         return ApiError(str(error), code="invalid_messages", param="messages")
     if isinstance(error, EngineBusyError):

@@ -31,6 +31,7 @@ class FakeOutput:
     sequence: FakeSequence
     token_ids: list[int]
     finish_reason: str | None
+    logprobs: list[Any] = field(default_factory=list)
 
 
 class FakeEngine:
