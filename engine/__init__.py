@@ -9,6 +9,7 @@ from structgen.engine.errors import (
     ContextLengthError,
     EngineError,
     ModelError,
+    ParameterError,
     StepTimeoutError,
 )
 from structgen.engine.llama import LlamaModel
@@ -35,6 +36,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelRunner",
+    "ParameterError",
     "SamplingParams",
     "Sequence",
     "StepOutput",

@@ -42,8 +42,8 @@ class Replay(Matcher):
         super().fill_mask(row, budget)
         self._keep_recorded(row)
 
-    def fill_known_mask(self, row: Array) -> bool:
-        if not super().fill_known_mask(row):
+    def fill_known_mask(self, row: Array, budget: int | None = None) -> bool:
+        if not super().fill_known_mask(row, budget):
             return False
         self._keep_recorded(row)
         return True

@@ -20,7 +20,7 @@ import numpy as np
 
 from structgen.engine.adapters import AdapterRegistry
 from structgen.engine.choose_runner import choose_runner
-from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, StepTimeoutError
+from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, ParameterError, StepTimeoutError
 from structgen.engine.llama import LlamaModel
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.lora_files import AdapterWeights
@@ -150,7 +150,7 @@ class Engine:
         if not all(0 <= token < self.runner.vocab_size for token in prompt):
             raise ValueError(f"prompt_ids must be between 0 and {self.runner.vocab_size - 1}")
         if any(token >= self.runner.vocab_size for token in params.logit_bias):
-            raise ValueError(f"logit_bias must name tokens between 0 and {self.runner.vocab_size - 1}")
+            raise ParameterError("logit_bias", f"must name tokens between 0 and {self.runner.vocab_size - 1}")
         least = matcher.min_tokens_to_complete if matcher else 1
         if params.max_tokens < least:
             raise BudgetError(params.max_tokens, least)

@@ -23,6 +23,15 @@ class StepTimeoutError(EngineError):
         super().__init__(f"the device did not finish a step within {seconds:g} s", hint="restart the process")
 
 
+class ParameterError(EngineError, ValueError):
+    """A sampling parameter that makes no sense. The message starts with the name of its `field`."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field = field
+        self.reason = reason
+
+
 class BudgetError(EngineError, ValueError):
     """The request may generate fewer tokens than its grammar needs. `least` tokens (EOS included) would do."""
 

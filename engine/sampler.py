@@ -117,7 +117,7 @@ class Sampler:
                 min(max(each.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE),
                 each.min_p,
                 each.top_p,
-                each.top_k or size,
+                min(each.top_k or size, size),
             )
             for row, each in zip(some, params, strict=True)
         ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
 
+from structgen.engine.errors import ParameterError
+
 LogprobKind = Literal["masked", "raw"]
 MAX_TOP_LOGPROBS = 20
 SMALLEST = math.ulp(0.0)  # the least number above 0
@@ -15,7 +17,7 @@ SMALLEST = math.ulp(0.0)  # the least number above 0
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Checked on construction; a bad value raises ValueError that starts with the field's name.
+    """Checked on construction; ParameterError (a ValueError) tells a bad value, its field's name first.
 
     max_tokens          tokens that may be generated, EOS included
     temperature         0 is greedy; the masked logits are divided by it otherwise
@@ -59,12 +61,12 @@ class SamplingParams:
         self._check_number("frequency_penalty", -2, 2, "a number between -2 and 2")
         self._check_bias()
         if self.seed is not None and not _is_int(self.seed):
-            raise ValueError(f"seed must be an integer or None, not {self.seed!r}")
+            raise ParameterError("seed", f"must be an integer or None, not {self.seed!r}")
         self._check_integer("stream", least=0)
         self._check_logprobs()
         object.__setattr__(self, "stop_token_ids", frozenset(self.stop_token_ids))
         if not all(_is_int(token) for token in self.stop_token_ids):
-            raise ValueError("stop_token_ids must be integers")
+            raise ParameterError("stop_token_ids", "must be integers")
 
     @property
     def greedy(self) -> bool:
@@ -80,34 +82,34 @@ class SamplingParams:
     def _check_integer(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if not _is_int(value) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
+            raise ParameterError(name, f"must be an integer of at least {least}, not {value!r}")
 
     def _check_number(self, name: str, least: float, most: float, words: str) -> None:
         value = getattr(self, name)
         if not _is_number(value) or not least <= value <= most:
-            raise ValueError(f"{name} must be {words}, not {value!r}")
+            raise ParameterError(name, f"must be {words}, not {value!r}")
 
     def _check_bias(self) -> None:
         biases: Any = self.logit_bias
         if not isinstance(biases, Mapping):
-            raise ValueError(f"logit_bias must map token ids to numbers, not be a {type(biases).__name__}")
+            raise ParameterError("logit_bias", f"must map token ids to numbers, not be a {type(biases).__name__}")
         for token, bias in biases.items():
             if not _is_int(token) or token < 0:
-                raise ValueError(f"logit_bias must name tokens by their ids, not by {token!r}")
+                raise ParameterError("logit_bias", f"must name tokens by their ids, not by {token!r}")
             if not _is_number(bias) or not -100 <= bias <= 100:
-                raise ValueError(f"logit_bias must be between -100 and 100, not {bias!r} for token {token}")
+                raise ParameterError("logit_bias", f"must be between -100 and 100, not {bias!r} for token {token}")
         object.__setattr__(self, "logit_bias", dict(biases))
 
     def _check_logprobs(self) -> None:
         if isinstance(self.logprobs, bool):
             object.__setattr__(self, "logprobs", "masked" if self.logprobs else None)
         if self.logprobs not in (None, "masked", "raw"):
-            raise ValueError(f"logprobs must be True, 'masked', 'raw' or None, not {self.logprobs!r}")
+            raise ParameterError("logprobs", f"must be True, 'masked', 'raw' or None, not {self.logprobs!r}")
         self._check_integer("top_logprobs", least=0)
         if self.top_logprobs > MAX_TOP_LOGPROBS:
-            raise ValueError(f"top_logprobs must be at most {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
+            raise ParameterError("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
         if self.top_logprobs and self.logprobs is None:
-            raise ValueError("top_logprobs must be 0 without logprobs")
+            raise ParameterError("top_logprobs", "must be 0 without logprobs")
 
 
 def _is_int(value: Any) -> bool:

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from structgen.token_stream import (
     EngineCall,
     EngineLike,
     EngineStoppedError,
+    News,
     StepOutputLike,
     TokenEvent,
     TokenStream,
@@ -30,6 +31,7 @@ log = logging.getLogger("structgen.engine")
 
 # A broken step fails the requests in flight; so many in a row, with none that worked between them, end the engine.
 _MAX_FAILED_STEPS = 3
+NOTHING = News(())
 _Command = Literal["submit", "cancel", "cancel all", "call", "wake"]
 
 
@@ -143,7 +145,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._thread.join, 2.0)
         if self._thread.is_alive():  # stuck inside a step: nobody may wait for it
             for stream, _ in list(self._streams.values()):
-                self._tell(stream.post, (), "error", False, "the engine did not stop in time")
+                self._tell(stream.post, News((), "error", error="the engine did not stop in time"))
         self._refuse_the_rest()
 
     def _cancel(self, stream: TokenStream) -> None:
@@ -229,15 +231,17 @@ class AsyncEngine:
         if key not in self._streams:  # cancelled in the meantime
             return
         stream, sequence = self._streams[key]
+        news = News(list(output.token_ids), logprobs=list(output.logprobs))
         if output.finish_reason is not None:
-            self._finish(key, output.finish_reason, sequence.error, output.token_ids)
-        elif output.token_ids and not self._tell(stream.post, list(output.token_ids), None, False, None):
+            self._finish(key, output.finish_reason, sequence.error, news)
+        elif output.token_ids and not self._tell(stream.post, news):
             self._drop(stream)
 
-    def _finish(self, key: int, reason: str, error: str | None, token_ids: Sequence[int] = ()) -> None:
+    def _finish(self, key: int, reason: str, error: str | None, news: News = NOTHING) -> None:
         stream, sequence = self._streams.pop(key)
         self._forget()
-        self._tell(stream.post, list(token_ids), reason, bool(sequence.closed_early), error)
+        closed_early = bool(sequence.closed_early)
+        self._tell(stream.post, news._replace(finish_reason=reason, closed_early=closed_early, error=error))
 
     def _fail_streams(self, error: Exception) -> None:
         """A step broke: it cannot be known whose fault it is, so all in flight fail, and the engine is emptied."""

@@ -75,7 +75,13 @@ def extract(
     model: option.Model = None,
     max_tokens: option.MaxTokens = 512,
     temperature: option.Temperature = 0.0,
+    top_k: option.TopK = 0,
     top_p: option.TopP = 1.0,
+    min_p: option.MinP = 0.0,
+    repetition_penalty: option.RepetitionPenalty = 1.0,
+    presence_penalty: option.PresencePenalty = 0.0,
+    frequency_penalty: option.FrequencyPenalty = 0.0,
+    logit_bias: option.LogitBias = None,
     seed: option.Seed = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Documents side by side.")] = 8,
     dtype: option.Precision = option.DType.auto,
@@ -93,7 +99,18 @@ def extract(
     validator = Validator(constraint.schema)
     texts = [text] if text is not None else [read_text(name) for name in files or []]
     llm = _llm(model, dtype, batch, quiet)
-    sampling = sampling_of(max_tokens, temperature, top_p, seed)
+    sampling = sampling_of(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+    )
     invalid = 0
     with open_out(out) as target, count_progress("Extracting", len(texts), enabled=not quiet) as advance:
         for start in range(0, len(texts), batch):
@@ -122,15 +139,26 @@ def generate(
     model: option.Model = None,
     max_tokens: option.MaxTokens = 512,
     temperature: option.Temperature = 0.0,
+    top_k: option.TopK = 0,
     top_p: option.TopP = 1.0,
+    min_p: option.MinP = 0.0,
+    repetition_penalty: option.RepetitionPenalty = 1.0,
+    presence_penalty: option.PresencePenalty = 0.0,
+    frequency_penalty: option.FrequencyPenalty = 0.0,
+    logit_bias: option.LogitBias = None,
     seed: option.Seed = None,
+    n: option.Answers = 1,
+    stop: option.Stop = None,
+    logprobs: option.Logprobs = None,
+    top_logprobs: option.TopLogprobs = 0,
     dtype: option.Precision = option.DType.auto,
     describe: option.Describe = True,
     quiet: option.Quiet = False,
 ) -> None:
     """Answer a prompt in the shape of a schema, a regex or a choice; as free text without one."""
-    from structgen.cli_records import constraint_of_file, emit, raise_if_failed, sampling_of
+    from structgen.cli_records import constraint_of_file, emit, sampling_of
     from structgen.constraint import Choice, Regex, to_constraint
+    from structgen.validate import Validator
 
     if sum(constraint is not None for constraint in (schema, regex, choice or None)) > 1:
         fail("give one of --schema, --regex and --choice")
@@ -140,21 +168,31 @@ def generate(
         constraint = to_constraint(Regex(regex) if regex is not None else Choice(choice) if choice else None)
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": read_text("-") if prompt == "-" else prompt})
-    llm = _llm(model, dtype, 1, quiet)
-    sampling = sampling_of(max_tokens, temperature, top_p, seed)
-    if constraint.grammar is None:
+    llm = _llm(model, dtype, min(n, 8), quiet)
+    sampling = sampling_of(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+        stop=stop,
+        logprobs=logprobs and logprobs.value,
+        top_logprobs=top_logprobs,
+    )
+    if constraint.grammar is None and n == 1 and logprobs is None:
         for piece in llm.stream(messages, constraint, **sampling):
             print_piece(piece)
         print_line("")
         return
-    result = llm.generate(messages, constraint, describe=describe, return_result=True, **sampling)
-    if schema is None:
-        raise_if_failed(result)
-        print_line(result.text)
-    else:
-        from structgen.validate import Validator
-
-        sys.exit(0 if emit(result, Validator(constraint.schema), None) else SOME_INVALID)
+    validator = Validator(constraint.schema) if schema is not None else None
+    results = llm.generate(messages, constraint, describe=describe, n=n, return_result=True, **sampling)
+    valid = [emit(result, validator, None, with_logprobs=logprobs is not None) for result in results]
+    sys.exit(0 if all(valid) else SOME_INVALID)
 
 
 @app.command(epilog="Example: structgen validate --schema invoice.json invoices.jsonl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
@@ -42,16 +43,22 @@ def open_out(out: Path | None) -> AbstractContextManager[TextIO | None]:
         fail(f"cannot write {out}: {error.strerror or error}")
 
 
-def emit(result: Result, validator: Validator, target: TextIO | None) -> bool:
-    """Write one record; whether it is valid. An answer that is not is told on stderr, with its reason."""
+def emit(result: Result, validator: Validator | None, target: TextIO | None, *, with_logprobs: bool = False) -> bool:
+    """Write one answer; whether it is valid. One that is not is told on stderr, with its reason.
+
+    Without a validator it is any text; with one it is a record, in one line. With logprobs it is an object of both.
+    """
     raise_if_failed(result)
-    line = one_line(result.text)
+    line = result.text if validator is None else one_line(result.text)
+    if with_logprobs:
+        told = {"text": result.text, "finish_reason": result.finish_reason}
+        line = json.dumps(told | {"logprobs": [each.as_dict() for each in result.logprobs]}, ensure_ascii=False)
     if target is None:
         print_line(line)
     else:
         target.write(line + "\n")
         target.flush()
-    issues = validator.errors(result.text)
+    issues = [] if validator is None else validator.errors(result.text)
     for issue in issues:
         note(f"invalid: {issue}")
     return not issues
@@ -62,13 +69,22 @@ def raise_if_failed(result: Result) -> None:
         raise GenerationError(result.error or "generation failed")
 
 
-def sampling_of(max_tokens: int, temperature: float, top_p: float, seed: int | None) -> dict[str, Any]:
-    """Sampling options, checked before a model is read."""
+def sampling_of(*, logit_bias: list[str] | None, stop: list[str] | None = None, **fields: Any) -> dict[str, Any]:
+    """Sampling options as `LLM.generate` takes them, checked before a model is read. `fields` are SamplingParams'."""
     from structgen.engine import SamplingParams
+    from structgen.stop_strings import checked_stops
 
-    options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    fields["logit_bias"] = dict(map(_bias_of, logit_bias or []))
     try:
-        SamplingParams(**options)
+        SamplingParams(**fields)
+        return fields | ({"stop": checked_stops(stop)} if stop else {})
     except ValueError as error:
         fail(str(error))
-    return options
+
+
+def _bias_of(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        fail(f"logit_bias is written ID=BIAS, such as 1234=-100, not {text!r}")

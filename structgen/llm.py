@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from structgen import extract
 from structgen.constraint import Constraint, to_constraint
-from structgen.result import Result
+from structgen.logprobs import named
+from structgen.result import Piece, Result
 from structgen.session import DType, Request, Session
 from structgen.tokenizer import Message, Tokenizer
 
@@ -82,6 +83,16 @@ class LLM:
 
     @overload
     def generate(
+        self, prompt: Prompt, output_type: Any = ..., *, n: int, return_result: Literal[True], **options: Any
+    ) -> list[Result]: ...
+
+    @overload
+    def generate(
+        self, prompt: Prompt, output_type: type[T], *, n: int, return_result: Literal[False] = ..., **options: Any
+    ) -> list[T]: ...
+
+    @overload
+    def generate(
         self,
         prompt: Prompt,
         output_type: Any = ...,
@@ -110,17 +121,25 @@ class LLM:
         *,
         describe: bool = True,
         return_result: bool = False,
+        n: int | None = None,
         **sampling: Any,
     ) -> Any:
         """The answer to a text or a list of messages, in the shape of `output_type`, as a value of that type.
 
-        `describe`: tell the model the schema's fields and their descriptions, in the prompt. `sampling`: max_tokens,
-        temperature, top_p, seed, and `adapter`, the name of a loaded adapter. `return_result`: a Result instead of the
-        bare value. Raises BudgetError when `max_tokens` is less than any answer needs, OutputError when the type's own
-        validators refuse the answer, AdapterError for an unknown adapter.
+        `describe`: tell the model the schema's fields and their descriptions, in the prompt. `return_result`: a Result
+        instead of the bare value.
+        `n`: so many answers, as a list (of one, for 1); they take the streams 0 to n - 1 of `seed`.
+        `sampling`: the fields of SamplingParams (max_tokens, temperature, top_k, top_p, min_p, repetition_penalty,
+        presence_penalty, frequency_penalty, logit_bias, seed, logprobs, top_logprobs ...), `stop`: a text, or
+        several; the answer ends before the first that appears, with finish_reason "stop"; and `adapter`, the name of a
+        loaded adapter.
+
+        Raises BudgetError when `max_tokens` is less than any answer needs, OutputError when the type's own validators
+        refuse the answer, or a stop string cut it; AdapterError for an unknown adapter.
         """
         constraint = to_constraint(output_type)
-        return self._answers([self._prompt(prompt, constraint, describe)], [constraint], return_result, sampling)[0]
+        prompts = [self._prompt(prompt, constraint, describe)]
+        return self._answers(prompts, [constraint], return_result, sampling | {"n": n})[0]
 
     def generate_batch(
         self,
@@ -132,9 +151,9 @@ class LLM:
         on_finished: Callable[[], None] | None = None,
         **sampling: Any,
     ) -> list[Any]:
-        """One answer per prompt, in their order, generated side by side; see `generate`.
+        """One answer per prompt (a list of them with `n`), in their order, generated side by side; see `generate`.
 
-        `on_finished` is called once for each that is done.
+        `on_finished` is called once for each answer that is done.
         """
         constraint = to_constraint(output_type)
         pairs = [(prompt, constraint) for prompt in prompts]
@@ -158,22 +177,26 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, output_type: Any = None, *, describe: bool = True, **sampling: Any
-    ) -> Iterator[str]:
-        """The answer's text in pieces as they come, whole characters only. Closing the iterator frees the request."""
+    ) -> Iterator[Piece]:
+        """The answer's text in pieces as they come, whole characters only. Closing the iterator frees the request.
+
+        Each piece is a string; with `logprobs` its attribute of that name holds those of the tokens that begin in it.
+        `sampling` is as in `generate`, but for `n`: a stream is one answer.
+        """
+        if sampling.pop("n", None) not in (None, 1):
+            raise ValueError("n must be 1 in a stream")
         constraint = to_constraint(output_type)
         messages = self._prompt(prompt, constraint, describe)
-        request = self.session.submit(messages, constraint, sampling)
-        decoder, seen = self.tokenizer.stream(), 0
+        (request,) = self.session.submit(messages, constraint, sampling)
+        seen = told = 0
         try:
             running = 1
             while running:
                 running = self.session.step([request])
-                new = request.sequence.output_ids[seen:]
-                seen += len(new)
-                if piece := decoder.push(new):
-                    yield piece
-            if piece := decoder.flush():
-                yield piece
+                text, logprobs = request.answer.text[seen:], request.logprobs[told:]
+                seen, told = seen + len(text), told + len(logprobs)
+                if text or logprobs:
+                    yield Piece(text, named(logprobs, self.tokenizer))
         finally:
             self.session.cancel([request])
         request.raise_if_failed()
@@ -253,10 +276,12 @@ class LLM:
         sampling: dict[str, Any],
         on_finished: Callable[[], None] | None = None,
     ) -> list[Any]:
+        answers: list[list[Request]] = []  # n to each prompt
         requests: list[Request] = []
         try:
             for messages, constraint in zip(prompts, constraints, strict=True):
-                requests.append(self.session.submit(messages, constraint, sampling))
+                answers.append(self.session.submit(messages, constraint, sampling))
+                requests += answers[-1]
             running = len(requests)
             while running:
                 before, running = running, self.session.step(requests)
@@ -265,5 +290,9 @@ class LLM:
                         on_finished()
         finally:
             self.session.cancel(requests)
-        results = [self.session.result(request, strict=not return_result) for request in requests]
-        return list(results) if return_result else [result.value for result in results]
+        found = [[self._answer(request, return_result) for request in group] for group in answers]
+        return found if sampling.get("n") is not None else [answer for (answer,) in found]
+
+    def _answer(self, request: Request, return_result: bool) -> Any:
+        result = self.session.result(request, strict=not return_result)
+        return result if return_result else result.value

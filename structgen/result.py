@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from structgen.logprobs import Logprob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Result:
         value: parsed into the output type; None when `error` is set.
         finish_reason: "stop", "length" (the budget ended it, or narrowed it: `closed_early`), "cancelled" or "error".
         closed_early: the value is complete and valid, but near the end of the budget it was steered to its end.
+        stop: the stop string that ended it (and is not part of `text`), else None.
+        logprobs: one entry for each token of `text` when they were asked for, else none.
         error: why there is no value, else None.
     """
 
@@ -35,4 +39,19 @@ class Result:
     finish_reason: str
     closed_early: bool
     usage: Usage
+    stop: str | None = None
+    logprobs: list[Logprob] = field(default_factory=list)
     error: str | None = None
+
+
+class Piece(str):
+    """A part of an answer's text as it streams; `logprobs` of the tokens that begin in it, when they were asked for."""
+
+    __slots__ = ("logprobs",)
+
+    logprobs: list[Logprob]
+
+    def __new__(cls, text: str, logprobs: list[Logprob]) -> Piece:
+        piece = super().__new__(cls, text)
+        piece.logprobs = logprobs
+        return piece

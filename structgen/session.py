@@ -5,39 +5,65 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from structgen import models
+from structgen.answer_text import AnswerText
 from structgen.constraint import Constraint
 from structgen.errors import GenerationError, ModelError, OutputError
+from structgen.logprobs import named
 from structgen.result import Result, Usage
+from structgen.stop_strings import checked_stops
 from structgen.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
-    from structgen.engine import Engine
+    from structgen.engine import Engine, TokenLogprob
     from structgen.engine import Sequence as EngineSequence
     from structgen.grammar import CompiledGrammar
 
 DType = Literal["auto", "bfloat16", "float32", "int8"]
 KEPT_GRAMMARS = 128
+MOST_ANSWERS = 1024  # to one prompt
 
 
 @dataclass
 class Request:
-    """One prompt on its way through the engine."""
+    """One prompt on its way through the engine.
+
+    Attributes:
+        answer: the text so far. `Session.step` keeps it up with the sequence.
+        logprobs: the engine's, of the tokens that are shown in `answer`.
+    """
 
     constraint: Constraint
     sequence: EngineSequence
+    answer: AnswerText
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    taken: int = 0
 
     @property
     def is_running(self) -> bool:
         return self.sequence.finish_reason is None
 
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.answer.stop is not None else str(self.sequence.finish_reason)
+
+    def follow(self) -> None:
+        """Bring `answer` up to the sequence's tokens. Once more after the last: that shows what was held back."""
+        sequence, was = self.sequence, self.taken
+        self.taken = len(sequence.output_ids)
+        if self.taken > was:
+            shown = self.answer.push(sequence.output_ids[was:], sequence.logprobs[was:])
+            self.logprobs += shown.logprobs
+        if not self.is_running:
+            self.logprobs += self.answer.flush().logprobs
+
     def raise_if_failed(self) -> None:
-        if self.sequence.finish_reason == "error":
+        if self.finish_reason == "error":
             raise GenerationError(f"generation failed: {self.sequence.error}")
 
 
@@ -99,22 +125,29 @@ class Session:
             self._grammars.move_to_end(constraint.key)
             return self._grammars[constraint.key]
 
-    def submit(self, messages: Sequence[Message], constraint: Constraint, sampling: dict[str, Any]) -> Request:
-        """Start a request. Raises ValueError for bad sampling, MessagesError, GrammarError, BudgetError, AdapterError.
+    def submit(self, messages: Sequence[Message], constraint: Constraint, sampling: dict[str, Any]) -> list[Request]:
+        """Start the `n` answers to one prompt. Raises ValueError for bad sampling, MessagesError, GrammarError,
+        BudgetError, AdapterError; nothing has been started then.
 
-        `sampling` may name the adapter to run it under as well: `adapter`.
+        `sampling`: fields of SamplingParams, `n`, `stop` and `adapter`, the name of the one to run under.
         """
         from structgen.engine import SamplingParams
 
-        adapter = sampling.get("adapter")
-        params = SamplingParams(**{name: value for name, value in sampling.items() if name != "adapter"})
+        fields = dict(sampling)
+        count, stops = _checked_count(fields.pop("n", None)), checked_stops(fields.pop("stop", None))
+        adapter = fields.pop("adapter", None)
+        params = SamplingParams(**fields)
         self.load()
         prompt = self.tokenizer.chat_prompt(messages)
         compiled = self.compile(constraint)
-        matcher = None if compiled is None else compiled.matcher()
+        requests: list[Request] = []
         with self._busy:
-            sequence = self.engine.submit(prompt, params, matcher, self.tokenizer.eos_token_ids, adapter=adapter)
-        return Request(constraint, sequence)
+            for stream in range(count):
+                matcher = None if compiled is None else compiled.matcher()
+                one = replace(params, stream=params.stream + stream)
+                sequence = self.engine.submit(prompt, one, matcher, self.tokenizer.eos_token_ids, adapter=adapter)
+                requests.append(Request(constraint, sequence, AnswerText(self.tokenizer.stream(), stops)))
+        return requests
 
     def load_adapter(self, name: str, folder: str | Path) -> None:
         """Make a LoRA adapter known as `name`. Raises ModelError for its files, AdapterError for its name."""
@@ -134,14 +167,22 @@ class Session:
         with self._busy:
             self.engine.unload_adapter(name)
 
-    def step(self, requests: Iterable[Request]) -> int:
+    def step(self, requests: Sequence[Request]) -> int:
         """One tick for every request in the engine, whoever submitted it; how many of `requests` still run."""
         with self._busy:
             if self.engine.has_work:
                 self.engine.step()
+            for request in requests:
+                self._follow(request)
             running = sum(request.is_running for request in requests)
             assert not running or self.engine.has_work, "the engine lost a request"
         return running
+
+    def _follow(self, request: Request) -> None:
+        """Show what is new, and end the request where it meets a stop string."""
+        request.follow()
+        if request.answer.stop is not None and request.is_running:
+            self.engine.cancel(request.sequence)
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Free what is still running: after an error, Ctrl-C, or a stream that nobody reads on."""
@@ -154,11 +195,12 @@ class Session:
         """A finished request's answer. With `strict`, what has no value raises GenerationError or OutputError."""
         sequence = request.sequence
         value, error = None, sequence.error
-        text = self.tokenizer.decode(sequence.output_ids)
+        text = request.answer.text
         if strict:
             request.raise_if_failed()
-        if sequence.finish_reason != "error":
+        if request.finish_reason != "error":
             try:
+                self._check_whole(request)
                 value = request.constraint.parse(text)
             except OutputError as refusal:
                 if strict:
@@ -167,8 +209,27 @@ class Session:
         return Result(
             text=text,
             value=value,
-            finish_reason=str(sequence.finish_reason),
+            finish_reason=request.finish_reason,
             closed_early=sequence.closed_early,
             usage=Usage(prompt_tokens=len(sequence.prompt_ids), completion_tokens=len(sequence.output_ids)),
+            stop=request.answer.stop,
+            logprobs=named(request.logprobs, self.tokenizer),
             error=error,
         )
+
+    def _check_whole(self, request: Request) -> None:
+        """Raises OutputError when a stop string left less than a whole value of the constraint."""
+        if request.answer.stop is None or (compiled := self.compile(request.constraint)) is None:
+            return
+        text, matcher = request.answer.text, compiled.matcher()
+        if not (matcher.accept_string(text) and matcher.is_complete):
+            message = f"the stop string {request.answer.stop!r} cut the value"
+            raise OutputError(message, text=text, hint="leave out `stop`, or the constraint")
+
+
+def _checked_count(n: int | None) -> int:
+    if n is None:
+        return 1
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_ANSWERS:
+        raise ValueError(f"n must be an integer between 1 and {MOST_ANSWERS}, not {n!r}")
+    return n

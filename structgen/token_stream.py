@@ -30,6 +30,9 @@ class StepOutputLike(Protocol):
     def token_ids(self) -> Sequence[int]: ...
 
     @property
+    def logprobs(self) -> Sequence[Any]: ...
+
+    @property
     def finish_reason(self) -> str | None: ...
 
 
@@ -83,11 +86,23 @@ class TokenEvent(NamedTuple):
     Attributes:
         token_ids: the tokens of this tick, the end-of-sequence token not among them.
         finish_reason: None while it runs; then "stop", "length", "cancelled" or "error".
+        logprobs: one entry a token, for requests that want them.
     """
 
     stream: TokenStream
     token_ids: Sequence[int]
     finish_reason: str | None
+    logprobs: Sequence[Any] = ()
+
+
+class News(NamedTuple):
+    """What the engine's thread has to say to a stream: an event before it is one."""
+
+    token_ids: Sequence[int]
+    finish_reason: str | None = None
+    closed_early: bool = False
+    error: str | None = None
+    logprobs: Sequence[Any] = ()
 
 
 class EngineCall:
@@ -127,7 +142,7 @@ class TokenStream:
         self.error: str | None = None
         self.request = request
         self._cancel = cancel
-        self._mail: list[tuple[Sequence[int], str | None, bool, str | None]] = []
+        self._mail: list[News] = []
         self._mail_lock = threading.Lock()
 
     def cancel(self) -> None:
@@ -138,20 +153,21 @@ class TokenStream:
         """Lists of token ids as they come. Raises EngineFailedError when the request fails."""
         reason: str | None = None
         while reason is None:
-            _, token_ids, reason = await self.events.get()
-            if token_ids:
-                yield token_ids
+            event = await self.events.get()
+            reason = event.finish_reason
+            if event.token_ids:
+                yield event.token_ids
         if reason == "error":
             raise EngineFailedError(self.error or "the engine failed")
 
-    def post(self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None) -> None:
+    def post(self, news: News) -> None:
         """From the engine's thread: news for the event loop. RuntimeError when that loop is gone.
 
         The loop is woken once for all that is posted until it looks: an engine faster than the loop must not fill the
         loop's own queue, behind which everything else would wait.
         """
         with self._mail_lock:
-            self._mail.append((token_ids, finish_reason, closed_early, error))
+            self._mail.append(news)
             first = len(self._mail) == 1
         if first:
             self.loop.call_soon_threadsafe(self._collect)
@@ -159,16 +175,13 @@ class TokenStream:
     def _collect(self) -> None:
         with self._mail_lock:
             mail, self._mail = self._mail, []
-        token_ids = [token for ids, *_ in mail for token in ids]
-        self._deliver(token_ids, *mail[-1][1:])
-
-    def _deliver(
-        self, token_ids: Sequence[int], finish_reason: str | None, closed_early: bool, error: str | None
-    ) -> None:
         if self.finish_reason is not None:
             return
-        self.finish_reason, self.closed_early, self.error = finish_reason, closed_early, error
-        self.events.put_nowait(TokenEvent(self, token_ids, finish_reason))
+        last = mail[-1]
+        self.finish_reason, self.closed_early, self.error = last.finish_reason, last.closed_early, last.error
+        token_ids = [token for news in mail for token in news.token_ids]
+        logprobs = [entry for news in mail for entry in news.logprobs]
+        self.events.put_nowait(TokenEvent(self, token_ids, last.finish_reason, logprobs))
 
     def settle(self, error: Exception | None) -> None:
         """In the event loop's thread: the engine took the request, or refused it."""

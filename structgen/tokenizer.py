@@ -64,6 +64,19 @@ class Tokenizer:
         tokens = self.file.tokens
         return b"".join(tokens[index] or b"" for index in ids if index < len(tokens))
 
+    @cached_property
+    def _special_names(self) -> dict[int, str]:
+        return {index: text for text, index in self.file.special.items()}
+
+    def token_name(self, token_id: int) -> tuple[str, bytes | None]:
+        """How to show one token: its text and what it spells; the name and None for a special one, which spells
+        nothing."""
+        tokens = self.file.tokens
+        spelled = tokens[token_id] if token_id < len(tokens) else None
+        if spelled is None:
+            return self._special_names.get(token_id, ""), None
+        return spelled.decode("utf-8", "replace"), spelled
+
     def stream(self) -> IncrementalDecoder:
         return IncrementalDecoder(self)
 

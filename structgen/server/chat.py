@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request
@@ -20,6 +21,7 @@ from structgen.server.errors import NO_RETRY, ApiError, api_error
 from structgen.server.generation import Answer, Generation
 from structgen.server.models import adapter_of
 from structgen.server.protocol import ChatRequest, parse_chat_request
+from structgen.server.shapes import LogprobsTeller, stop_reason
 from structgen.server.sse import ChatStream, EventResponse
 from structgen.server.state import ServerState, state_of
 from structgen.validation.numbers import plain
@@ -33,12 +35,13 @@ async def chat_completions(request: Request) -> Response:
     adapter = adapter_of(state, chat.model)
     constraint, generation = await until_disconnect(request, _start(state, chat, adapter))
     finisher = Finisher(state, constraint)
+    tell = LogprobsTeller(state.llm.tokenizer if chat.logprobs else None)
     identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": adapter or state.llm.name}
     if chat.stream:
-        stream = ChatStream(generation, identity, finisher.check, chat.include_usage)
+        stream = ChatStream(generation, identity, finisher.check, chat.include_usage, tell)
         return EventResponse(stream, state.settings.keep_alive)
     try:
-        return JSONResponse(await until_disconnect(request, _whole(generation, identity, finisher)))
+        return JSONResponse(await until_disconnect(request, _whole(generation, identity, finisher, tell)))
     finally:
         generation.cancel()
 
@@ -48,9 +51,6 @@ async def _start(
 ) -> tuple[CompiledConstraint | None, Generation]:
     """Everything that may refuse the request, before the first byte of an answer."""
     spec = find_constraint({name: getattr(chat, name) for name in FIELDS}, state.settings)
-    if spec is not None and chat.stops:
-        message = "`stop` would cut the structured output; give one of the two"
-        raise ApiError(message, code="conflicting_fields", param="stop")
     constraint = None if spec is None else await state.compiler.compile(spec)
     messages: list[Any] = [_message(turn.model_dump(exclude_unset=True)) for turn in chat.messages]
     if state.settings.describe and spec is not None and spec.kind == "json":
@@ -78,19 +78,25 @@ def _message(turn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sampling(chat: ChatRequest, state: ServerState) -> Sequence[Any]:
-    """Parameters of each of the n answers; with a seed each gets its own, so that they differ and can be repeated."""
+    """Parameters of each of the n answers: they take the streams 0 to n - 1 of the seed."""
     from structgen.engine.sampling_params import SamplingParams
 
     settings = state.settings
-    return [
-        SamplingParams(
-            max_tokens=settings.default_max_tokens if chat.budget is None else chat.budget,
-            temperature=settings.default_temperature if chat.temperature is None else chat.temperature,
-            top_p=1.0 if chat.top_p is None else chat.top_p,
-            seed=None if chat.seed is None else chat.seed + index,
-        )
-        for index in range(chat.n or 1)
-    ]
+    first = SamplingParams(
+        max_tokens=settings.default_max_tokens if chat.budget is None else chat.budget,
+        temperature=settings.default_temperature if chat.temperature is None else chat.temperature,
+        top_k=max(chat.top_k or 0, 0),
+        top_p=1.0 if chat.top_p is None else chat.top_p,
+        min_p=chat.min_p or 0.0,
+        frequency_penalty=chat.frequency_penalty or 0.0,
+        presence_penalty=chat.presence_penalty or 0.0,
+        repetition_penalty=1.0 if chat.repetition_penalty is None else chat.repetition_penalty,
+        logit_bias=chat.biases,
+        logprobs=chat.logprobs,
+        top_logprobs=chat.top_logprobs or 0,
+        seed=chat.seed,
+    )
+    return [replace(first, stream=index) for index in range(chat.n or 1)]
 
 
 class Finisher:
@@ -102,7 +108,7 @@ class Finisher:
 
     async def check(self, answer: Answer) -> None:
         """Raises ApiError (500) for an output that is complete and yet breaks its constraint: our own fault."""
-        cut = answer.finish_reason == "length" and not answer.stream.closed_early
+        cut = answer.cut is not None or (answer.finish_reason == "length" and not answer.stream.closed_early)
         if self._constraint is None or cut:
             return
         reason = await self._constraint.check(answer.text)
@@ -113,7 +119,9 @@ class Finisher:
             raise ApiError(message, code="engine_error", status=500, headers=NO_RETRY)
 
 
-async def _whole(generation: Generation, identity: dict[str, Any], finisher: Finisher) -> dict[str, Any]:
+async def _whole(
+    generation: Generation, identity: dict[str, Any], finisher: Finisher, tell: LogprobsTeller
+) -> dict[str, Any]:
     try:
         async for _ in generation.pieces():
             pass
@@ -125,8 +133,9 @@ async def _whole(generation: Generation, identity: dict[str, Any], finisher: Fin
         {
             "index": index,
             "message": {"role": "assistant", "content": answer.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": tell(answer.logprobs),
             "finish_reason": answer.finish_reason,
+            **stop_reason(answer),
         }
         for index, answer in enumerate(generation.answers)
     ]

@@ -59,7 +59,7 @@ def api_error(error: Exception, *, field: str | None = None) -> ApiError | None:
         field: the request's field that holds the constraint, for errors without a JSON pointer.
     """
     # The engine's errors are imported here: that package loads torch.
-    from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError
+    from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, ParameterError
 
     if isinstance(error, ApiError):
         return error
@@ -72,6 +72,8 @@ def api_error(error: Exception, *, field: str | None = None) -> ApiError | None:
     if isinstance(error, AdapterError):
         code, status = ("model_not_found", 404) if error.unknown else ("invalid_adapter", 400)
         return ApiError(_sentence(error), code=code, param="model", status=status)
+    if isinstance(error, ParameterError):
+        return ApiError(f"`{error.field}` {error.reason}", code="invalid_value", param=error.field)
     if isinstance(error, MessagesError):
         return ApiError(str(error), code="invalid_messages", param="messages")
     if isinstance(error, EngineBusyError):

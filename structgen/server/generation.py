@@ -4,46 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from structgen.answer_text import AnswerText, Shown
 from structgen.async_engine import AsyncEngine
-from structgen.server.model import DecoderLike
-from structgen.server.stop_strings import StopStrings
 from structgen.token_stream import EngineFailedError, EngineStoppedError, TokenEvent, TokenStream
 
 
 class Piece(NamedTuple):
-    """New text of one answer, which `choice` numbers."""
+    """New text of one answer, which `choice` numbers; the engine's logprobs of the tokens that begin in it."""
 
     choice: int
     text: str
     finish_reason: str | None
+    logprobs: list[Any]
 
 
 @dataclass
 class Answer:
-    """One of a request's `n` answers."""
+    """One of a request's `n` answers.
+
+    Attributes:
+        logprobs: the engine's, of the tokens that were shown.
+        cut: the stop string that ended it. What it has is then not the whole value of a constraint.
+    """
 
     stream: TokenStream
-    decoder: DecoderLike
-    stops: StopStrings
-    text: str = ""
+    content: AnswerText
     tokens: int = 0
     finish_reason: str | None = None
+    logprobs: list[Any] = field(default_factory=list)
 
-    def take(self, event: TokenEvent) -> str:
-        """Add an event's tokens; the text that may be shown now."""
+    @property
+    def text(self) -> str:
+        return self.content.text
+
+    @property
+    def cut(self) -> str | None:
+        return self.content.stop
+
+    def take(self, event: TokenEvent) -> Shown:
+        """Add an event's tokens; what may be shown now."""
         self.tokens += len(event.token_ids)
-        shown = self.stops.push(self.decoder.push(event.token_ids))
-        if self.stops.hit:
+        shown = self.content.push(event.token_ids, event.logprobs)
+        if self.cut is None and event.finish_reason is not None:
+            rest = self.content.flush()
+            shown = Shown(shown.text + rest.text, shown.logprobs + rest.logprobs)
+            if self.cut is None:
+                self.finish_reason = self._reason(event.finish_reason)
+        if self.cut is not None:
             self.finish_reason = "stop"
             self.stream.cancel()
-        elif event.finish_reason is not None:
-            shown += self.stops.push(self.decoder.flush())
-            shown += self.stops.flush()
-            self.finish_reason = self._reason(event.finish_reason)
-        self.text += shown
+        self.logprobs += shown.logprobs
         return shown
 
     def _reason(self, reason: str) -> str:
@@ -71,7 +84,7 @@ class Generation:
         params: Sequence[Any],
         matcher: Callable[[], Any] | None,
         eos_token_ids: frozenset[int],
-        new_decoder: Callable[[], DecoderLike],
+        new_decoder: Callable[[], Any],
         stops: Sequence[str],
         adapter: str | None = None,
     ) -> None:
@@ -93,7 +106,7 @@ class Generation:
             self.cancel()
             raise
         accepted = [stream for stream in self._streams if stream is not None]
-        self.answers = [Answer(stream, new_decoder(), StopStrings(stops)) for stream in accepted]
+        self.answers = [Answer(stream, AnswerText(new_decoder(), stops)) for stream in accepted]
 
     def cancel(self) -> None:
         """Free what still runs; harmless at any time."""
@@ -119,8 +132,8 @@ class Generation:
                 if answer.finish_reason is not None:  # the rest of an answer that met a stop string
                     continue
                 shown = answer.take(event)
-                if shown or answer.finish_reason is not None:
-                    yield Piece(index, shown, answer.finish_reason)
+                if shown.text or shown.logprobs or answer.finish_reason is not None:
+                    yield Piece(index, shown.text, answer.finish_reason, shown.logprobs)
         finally:
             self.cancel()
 

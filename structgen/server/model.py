@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from structgen.answer_text import DecoderLike
 from structgen.token_stream import EngineLike
-
-
-class DecoderLike(Protocol):
-    """Token ids -> text, never half a character."""
-
-    def push(self, ids: Iterable[int], /) -> str: ...
-
-    def flush(self) -> str: ...
 
 
 class TokenizerLike(Protocol):
@@ -28,6 +21,8 @@ class TokenizerLike(Protocol):
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], /) -> list[int]: ...
 
     def stream(self) -> DecoderLike: ...
+
+    def token_name(self, token_id: int, /) -> tuple[str, bytes | None]: ...
 
 
 class ModelLike(Protocol):

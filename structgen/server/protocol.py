@@ -17,14 +17,6 @@ HARMLESS = frozenset(
 )
 # Fields that we do not have, with the values that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "logit_bias": (None, {}),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
@@ -35,11 +27,19 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+# What pydantic adds to the path of an error, which names no field.
+UNION_MEMBERS = ("list[", "str", "function-", "bool", "literal[", "[key]")
+
+
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
 Number = Annotated[float, BeforeValidator(_number)]
+
+
+Bias = Annotated[float, BeforeValidator(_number), Field(ge=-100, le=100)]
+TokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]  # JSON's names are texts
 
 
 class Message(BaseModel):
@@ -68,6 +68,14 @@ class ChatRequest(BaseModel):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=1 << 31)
     temperature: Number | None = Field(default=None, ge=0, le=2)
     top_p: Number | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)  # -1 and 0: all
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: Number | None = Field(default=None, ge=0.01, le=100)
+    logit_bias: dict[TokenId, Bias] | None = None
+    logprobs: bool | Literal["masked", "raw"] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
     n: int | None = Field(default=None, ge=1)
     stop: str | list[str] | None = None
@@ -87,6 +95,10 @@ class ChatRequest(BaseModel):
     @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def biases(self) -> dict[int, float]:
+        return {int(token): bias for token, bias in (self.logit_bias or {}).items()}
 
     @property
     def include_usage(self) -> bool:
@@ -116,7 +128,7 @@ def _same(value: Any, other: Any) -> bool:
 
 def _field_error(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_input=False)[0]
-    path = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "function-"))]
+    path = [str(part) for part in first["loc"] if not str(part).startswith(UNION_MEMBERS)]
     param = ".".join(path) or None
     if first["type"] == "extra_forbidden":
         return ApiError(f"unknown field `{param}`", code="unknown_field", param=param)
@@ -124,6 +136,11 @@ def _field_error(error: ValidationError) -> ApiError:
 
 
 def _check_limits(request: ChatRequest, settings: ServerSettings) -> None:
+    if len(request.biases) > settings.max_logit_bias:
+        message = f"`logit_bias` may name at most {settings.max_logit_bias} tokens"
+        raise ApiError(message, code="logit_bias_too_large", param="logit_bias")
+    if request.top_logprobs and not request.logprobs:
+        raise ApiError("`top_logprobs` needs `logprobs`", code="conflicting_fields", param="top_logprobs")
     if len(request.messages) > settings.max_messages:
         raise ApiError(f"at most {settings.max_messages} messages", code="too_many_messages", param="messages")
     if (request.n or 1) > settings.max_n:

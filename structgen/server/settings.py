@@ -32,6 +32,7 @@ class ServerSettings:
     max_messages: int = 4096
     max_n: int = 16
     max_stop: int = 16
+    max_logit_bias: int = 1024
     max_pending: int = 256
     compile_timeout: float = 10.0
     compiled_grammars: int = 128

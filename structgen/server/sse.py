@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from structgen.server.errors import NO_RETRY, ApiError, api_error
 from structgen.server.generation import Answer, Generation, Piece
+from structgen.server.shapes import LogprobsTeller, stop_reason
 
 log = logging.getLogger("structgen.server")
 
@@ -51,11 +52,13 @@ class ChatStream:
         identity: dict[str, Any],
         check: Callable[[Answer], Awaitable[None]],
         include_usage: bool,
+        tell: LogprobsTeller,
     ) -> None:
         self._generation = generation
         self._head = {**identity, "object": "chat.completion.chunk"}
         self._check = check
         self._include_usage = include_usage
+        self._tell = tell
 
     def cancel(self) -> None:
         self._generation.cancel()
@@ -79,14 +82,15 @@ class ChatStream:
             self.cancel()
 
     async def _events_of(self, piece: Piece) -> AsyncIterator[bytes]:
-        if piece.text:
-            yield self._chunk(piece.choice, {"content": piece.text})
+        if piece.text or piece.logprobs:
+            yield self._chunk(piece.choice, {"content": piece.text}, logprobs=self._tell(piece.logprobs))
         if piece.finish_reason is not None:
-            await self._check(self._generation.answers[piece.choice])
-            yield self._chunk(piece.choice, {}, piece.finish_reason)
+            answer = self._generation.answers[piece.choice]
+            await self._check(answer)
+            yield self._chunk(piece.choice, {}, finish_reason=piece.finish_reason, **stop_reason(answer))
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    def _chunk(self, index: int, delta: dict[str, Any], **more: Any) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **more}
         usage = {"usage": None} if self._include_usage else {}
         return data({**self._head, "choices": [choice], **usage})
 

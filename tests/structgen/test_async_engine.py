@@ -32,6 +32,7 @@ class FakeOutput:
     sequence: FakeSequence
     token_ids: list[int]
     finish_reason: str | None
+    logprobs: list[Any] = field(default_factory=list)
 
 
 class FakeEngine:

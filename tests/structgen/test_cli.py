@@ -14,6 +14,7 @@ import pytest
 from structgen import cli, cli_io, models
 from structgen.cli_io import one_line
 from structgen.constraint import Constraint
+from structgen.logprobs import Logprob
 from structgen.result import Result, Usage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,6 +30,7 @@ class FakeLLM:
     def __init__(self, answer: str, finish_reason: str = "stop") -> None:
         self.answer = answer
         self.finish_reason = finish_reason
+        self.logprobs: list[Logprob] = []
         self.asked: list[Any] = []
         self.options: dict[str, Any] = {}
         self.name = "fake"
@@ -41,7 +43,13 @@ class FakeLLM:
         error = "NaN" if self.finish_reason == "error" else None
         usage = Usage(prompt_tokens=1, completion_tokens=2)
         return Result(
-            text=self.answer, value=None, finish_reason=self.finish_reason, closed_early=False, usage=usage, error=error
+            text=self.answer,
+            value=None,
+            finish_reason=self.finish_reason,
+            closed_early=False,
+            usage=usage,
+            logprobs=self.logprobs,
+            error=error,
         )
 
     def extract_batch(self, pairs: Any, instructions: str | None, **options: Any) -> list[Result]:
@@ -50,13 +58,14 @@ class FakeLLM:
         self.options = {"instructions": instructions, **options}
         return [self.result() for _ in texts]
 
-    def generate(self, messages: Any, constraint: Constraint, **options: Any) -> Result:
+    def generate(self, messages: Any, constraint: Constraint, n: int, **options: Any) -> list[Result]:
         self.asked += messages
         self.options = options
-        return self.result()
+        return [self.result()] * n
 
     def stream(self, messages: Any, constraint: Constraint, **options: Any) -> Iterator[str]:
         self.asked += messages
+        self.options = options
         yield from self.answer
 
 
@@ -233,6 +242,52 @@ def test_generate_free_text_streams(run: Run, llm: FakeLLM) -> None:
     llm.answer = "Grüße"
     assert run("generate", "-", "--system", "be kind", stdin="héllo".encode())[:2] == (0, "Grüße\n")
     assert llm.asked == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "héllo"}]
+
+
+def test_every_sampling_option_reaches_the_model(run: Run, llm: FakeLLM) -> None:
+    options = {"top_k": 5, "min_p": 0.25, "repetition_penalty": 1.5, "presence_penalty": -1.0, "frequency_penalty": 0.5}
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += ["--logit-bias", "5=-100", "--logit-bias", "7=1.5"]
+    assert run("extract", "-s", LANDMARK, "-t", "x", *words)[0] == 0
+    assert {name: llm.options[name] for name in options} == options
+    assert run("generate", "x", *words, "--stop", "END", "--stop", "\n")[0] == 0
+    assert {name: llm.options[name] for name in options} == options
+    assert (llm.options["logit_bias"], llm.options["stop"]) == ({5: -100, 7: 1.5}, ["END", "\n"])
+
+
+def test_several_answers(run: Run, llm: FakeLLM) -> None:
+    assert run("generate", "x", "-n", "3", "--schema", LANDMARK)[:2] == (0, (one_line(ANSWER) + "\n") * 3)
+    llm.answer = "free"
+    assert run("generate", "x", "-n", "2")[:2] == (0, "free\nfree\n")
+
+
+def test_logprobs_are_printed_as_json(run: Run, llm: FakeLLM) -> None:
+    llm.answer, llm.logprobs = "é", [Logprob("é", 7, -0.5, "é".encode(), (Logprob("<end>", 9, -1.0, None),))]
+    code, out, _ = run("generate", "x", "--logprobs", "raw", "--top-logprobs", "1")
+    assert code == 0
+    other = {"token": "<end>", "logprob": -1.0, "bytes": None}
+    entry = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [other]}
+    assert json.loads(out) == {"text": "é", "finish_reason": "stop", "logprobs": [entry]}
+    assert (llm.options["logprobs"], llm.options["top_logprobs"]) == ("raw", 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--logit-bias", "five=1"), "logit_bias is written ID=BIAS"),
+        (("--logit-bias", "5=200"), "logit_bias must be between"),
+        (("--presence-penalty", "3"), "presence_penalty must be"),
+        (("--repetition-penalty", "nan"), "repetition_penalty must be"),
+        (("--top-logprobs", "3"), "top_logprobs must be 0 without logprobs"),
+        (("--stop", ""), "stop takes at most"),
+    ],
+)
+def test_bad_sampling_options_are_told_in_a_line(run: Run, llm: FakeLLM, option: tuple[str, ...], words: str) -> None:
+    code, _, err = run("generate", "x", *option)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not llm.asked
 
 
 # -- validate -------------------------------------------------------------------------------------------------------

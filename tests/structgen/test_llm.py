@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 from structgen import Choice, GenerationError, OutputError, Regex, Result
-from structgen.engine import BudgetError
+from structgen.engine import BudgetError, TokenLogprob
 from structgen.grammar.token_bytes import BYTE_OF_CHARACTER
 from structgen.grammar.tokenizer_files import load_tokenizer
 from structgen.llm import LLM
@@ -27,6 +27,7 @@ class FakeSequence:
         self.finish_reason: str | None = None
         self.closed_early = False
         self.error: str | None = None
+        self.logprobs: list[TokenLogprob] = []
 
 
 class FakeEngine:
@@ -68,6 +69,8 @@ class FakeEngine:
             sequence.finish_reason = "stop"
             return
         sequence.output_ids.append(token)
+        if sequence.params.logprobs:
+            sequence.logprobs.append(TokenLogprob(token, -0.5, ((token, -0.5), (256, -1.5))))
         if len(sequence.output_ids) == sequence.params.max_tokens:
             sequence.finish_reason = "length"
 
@@ -77,7 +80,7 @@ class FakeEngine:
         wanted = sequence.wish[at] if at < len(sequence.wish) else min(sequence.ends)
         if sequence.matcher is None:
             return wanted
-        row = np.zeros(sequence.matcher.compiled.vocabulary.mask_words, np.int32) if False else np.zeros(9, np.int32)
+        row = np.zeros(9, np.int32)
         sequence.matcher.fill_mask(row, sequence.params.max_tokens - at)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")
         token = wanted if bits[wanted] else int(np.flatnonzero(bits)[0])
@@ -197,6 +200,86 @@ def test_batches_keep_their_order_and_report_each_end() -> None:
 def test_streams_come_in_whole_characters() -> None:
     llm, _ = make_llm('"é漢"')
     assert list(llm.stream("x", str)) == ['"', "é", "漢", '"']
+
+
+def test_n_answers_take_the_streams_of_one_seed() -> None:
+    llm, engine = make_llm("12")
+    assert llm.generate("x", int, n=3, seed=5) == [12, 12, 12]
+    assert llm.generate("x", int, n=1) == [12]
+    assert llm.generate_batch(["x", "y"], n=2) == [["12", "12"], ["12", "12"]]
+    assert [(one.params.seed, one.params.stream) for one in engine.submitted[:3]] == [(5, 0), (5, 1), (5, 2)]
+    assert [prompt_of(engine, index)[0] for index in range(-4, 0)] == ["x", "x", "y", "y"]
+    results = llm.generate("x", n=2, return_result=True, max_tokens=1)
+    assert [(result.text, result.finish_reason) for result in results] == [("1", "length")] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n": 0}, {"n": True}, {"n": 1 << 20}, {"stop": ""}, {"stop": ["x"] * 17}, {"stop": [5]}, {"top_k": -1}],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_by_name(options: dict[str, Any]) -> None:
+    llm, engine = make_llm("x")
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}"):
+        llm.generate("x", **options)
+    assert not engine.submitted
+    with pytest.raises(ValueError, match=r"^n must be 1"):
+        list(llm.stream("x", n=2))
+
+
+@pytest.mark.parametrize("stop", ["END", ["never", "END"]])
+def test_a_stop_string_ends_the_answer_and_frees_its_request(stop: Any) -> None:
+    llm, engine = make_llm("one E two" + "END" + "x" * 1000)
+    result = llm.generate("x", stop=stop, max_tokens=2000, return_result=True)
+    assert (result.text, result.value, result.finish_reason, result.stop) == ("one E two", "one E two", "stop", "END")
+    assert not engine.running
+    assert len(engine.submitted[0].output_ids) == 12
+    assert "".join(llm.stream("x", stop=stop, max_tokens=2000)) == "one E two"
+    assert not engine.running
+
+
+def test_text_held_back_for_a_stop_string_is_shown_at_the_end() -> None:
+    llm, _ = make_llm("one EN")
+    assert llm.generate("x", stop="END") == "one EN"
+    assert "".join(llm.stream("x", stop="END")) == "one EN"
+
+
+def test_a_value_that_a_stop_string_cuts_is_told() -> None:
+    llm, _ = make_llm(LANDMARK)
+    result = llm.generate("x", Landmark, stop="153", return_result=True)
+    assert (result.text, result.value, result.finish_reason) == (LANDMARK.split("153")[0], None, "stop")
+    assert "'153' cut the value" in str(result.error)
+    with pytest.raises(OutputError, match="'153' cut the value"):
+        llm.generate("x", Landmark, stop="153")
+
+
+def test_what_a_stop_string_leaves_may_be_whole() -> None:
+    llm, _ = make_llm("123 and more")
+    pattern = Regex("[0-9]+( and more)?")
+    assert llm.generate("x", pattern, stop=" and") == "123"
+    with pytest.raises(OutputError, match="'more' cut the value"):
+        llm.generate("x", pattern, stop="more")
+
+
+def test_logprobs_come_with_results_and_pieces() -> None:
+    llm, _ = make_llm("é!stop")
+    result = llm.generate("x", logprobs=True, top_logprobs=2, stop="stop", return_result=True)
+    assert result.text == "é!"
+    assert [(each.token_id, each.bytes) for each in result.logprobs] == [(195, b"\xc3"), (169, b"\xa9"), (33, b"!")]
+    assert [(other.token, other.bytes) for other in result.logprobs[2].top] == [("!", b"!"), ("<|im_end|>", None)]
+    assert result.logprobs[2].as_dict() == {
+        "token": "!",
+        "logprob": -0.5,
+        "bytes": [33],
+        "top_logprobs": [
+            {"token": "!", "logprob": -0.5, "bytes": [33]},
+            {"token": "<|im_end|>", "logprob": -1.5, "bytes": None},
+        ],
+    }
+    pieces = list(llm.stream("x", logprobs="raw"))
+    assert "".join(pieces) == "é!stop"
+    assert [[each.token_id for each in piece.logprobs] for piece in pieces][:2] == [[195, 169], [33]]
+    assert llm.generate("x", return_result=True).logprobs == []
 
 
 def test_closing_a_stream_frees_its_request() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -102,3 +103,34 @@ def test_an_interrupt_ends_the_command_in_one_line() -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate()
     assert (process.returncode, told) == (130, b"interrupted\n")
+
+
+def test_logprobs_say_how_much_the_constraint_changed(llm: LLM) -> None:
+    options: dict[str, Any] = {"temperature": 0.5, "seed": 1, "top_logprobs": 20, "return_result": True}
+    masked, raw = (
+        llm.generate("Is fire hot?", Choice(["yes", "no"]), logprobs=kind, **options) for kind in ("masked", "raw")
+    )
+    assert masked.text == raw.text
+    assert "".join(each.token for each in masked.logprobs) == masked.text
+    assert {other.token for other in masked.logprobs[0].top} <= {"yes", "no", "y", "n", "ye"}
+    assert sum(math.exp(other.logprob) for other in masked.logprobs[0].top) == pytest.approx(1, abs=1e-4)
+    assert raw.logprobs[0].logprob < masked.logprobs[0].logprob
+    assert len(raw.logprobs[0].top) == 20
+
+
+def test_penalties_and_biases_change_what_is_said(llm: LLM) -> None:
+    plain = llm.generate("Say ha ten times.", max_tokens=30, return_result=True)
+    held = llm.generate("Say ha ten times.", max_tokens=30, frequency_penalty=2.0, return_result=True)
+    assert held.text != plain.text
+    first = llm.generate("Say ha ten times.", max_tokens=1, logprobs=True, return_result=True).logprobs[0].token_id
+    other = llm.generate("Say ha ten times.", max_tokens=1, logit_bias={first: -100}, logprobs=True, return_result=True)
+    assert other.logprobs[0].token_id != first
+
+
+def test_n_answers_differ_and_repeat(llm: LLM) -> None:
+    def stories(**options: int) -> list[str]:
+        found = llm.generate("Tell a story.", str, temperature=1.0, max_tokens=20, seed=3, **options)
+        return found if isinstance(found, list) else [found]
+
+    assert len(set(stories(n=3))) == 3
+    assert stories(n=1) == stories()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from structgen.engine.errors import AdapterError, BudgetError, ModelError
+from structgen.engine.errors import AdapterError, BudgetError, ModelError, ParameterError
+from structgen.engine.logprobs import TokenLogprob
 from structgen.grammar import Vocabulary
 from structgen.server import ServerSettings, create_app
 
@@ -30,6 +31,11 @@ class FakeTokenizer:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         self.seen.append([dict(message) for message in messages])
         return list("\n".join(str(message["content"]) for message in messages).encode())
+
+    def token_name(self, token_id: int) -> tuple[str, bytes | None]:
+        if token_id == EOS:
+            return "<end>", None
+        return bytes([token_id]).decode("utf-8", "replace"), bytes([token_id])
 
     def stream(self) -> FakeDecoder:
         return FakeDecoder()
@@ -63,6 +69,7 @@ class FakeOutput:
     sequence: FakeSequence
     token_ids: list[int]
     finish_reason: str | None
+    logprobs: list[Any] = field(default_factory=list)
 
 
 class FakeEngine:
@@ -95,6 +102,8 @@ class FakeEngine:
             raise AdapterError(f"there is no adapter named {adapter!r}", unknown=True)
         if matcher is not None and params.max_tokens < matcher.min_tokens_to_complete:
             raise BudgetError(params.max_tokens, matcher.min_tokens_to_complete)
+        if any(token > EOS for token in params.logit_bias):
+            raise ParameterError("logit_bias", f"must name tokens between 0 and {EOS}")
         sequence = FakeSequence([*self.script.encode(), EOS], params, matcher, adapter)
         self.running.append(sequence)
         self.submitted.append(sequence)
@@ -137,7 +146,10 @@ class FakeEngine:
             reason = "stop" if token == EOS and not sequence.closed_early else "length"
             sequence.finish_reason = reason
             self.running.remove(sequence)
-        return FakeOutput(sequence, [] if token == EOS else [token], sequence.finish_reason)
+        new = [] if token == EOS else [token]
+        asked = sequence.params.top_logprobs
+        told = [TokenLogprob(each, -0.5, ((each, -0.5), (EOS, -1.5))[:asked]) for each in new]
+        return FakeOutput(sequence, new, sequence.finish_reason, told if sequence.params.logprobs else [])
 
     @staticmethod
     def _pick(sequence: FakeSequence) -> int:

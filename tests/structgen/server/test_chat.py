@@ -81,7 +81,7 @@ def test_stream_without_usage(client: TestClient) -> None:
 def test_several_answers(client: TestClient, model: Any) -> None:
     choices = ask(client, n=3, seed=5).json()["choices"]
     assert [choice["index"] for choice in choices] == [0, 1, 2]
-    assert [sequence.params.seed for sequence in model.engine.submitted] == [5, 6, 7]
+    assert [(one.params.seed, one.params.stream) for one in model.engine.submitted] == [(5, 0), (5, 1), (5, 2)]
     chunks = events(client, n=3)[:-1]
     assert [chunk["choices"][0]["index"] for chunk in chunks[:3]] == [0, 1, 2]
     assert all(chunk["choices"][0]["delta"]["role"] == "assistant" for chunk in chunks[:3])
@@ -101,6 +101,61 @@ def test_sampling_reaches_the_engine(client: TestClient, model: Any) -> None:
     assert (third.temperature, third.top_p, third.seed) == (0.0, 1.0, None)
 
 
+def test_every_sampling_field_reaches_the_engine(client: TestClient, model: Any) -> None:
+    fields = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "min_p": 0.125,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.25,
+        "repetition_penalty": 1.5,
+    }
+    ask(client, **fields, logit_bias={"5": -100, "256": 1.5}, logprobs="raw", top_logprobs=3)
+    ask(client, top_k=-1, logit_bias=None, logprobs=False, top_logprobs=0, presence_penalty=0, repetition_penalty=1)
+    ask(client, logprobs=True, top_k=1 << 40)
+    first, second, third = (sequence.params for sequence in model.engine.submitted)
+    assert {name: getattr(first, name) for name in fields} == fields
+    assert (dict(first.logit_bias), first.logprobs, first.top_logprobs) == ({5: -100, 256: 1.5}, "raw", 3)
+    assert (second.top_k, second.logprobs, second.edits_logits) == (0, None, False)
+    assert (third.logprobs, third.top_k) == ("masked", 1 << 40)
+
+
+def test_logprobs(client: TestClient, model: Any) -> None:
+    model.engine.script = "é!"
+    choice = ask(client, logprobs=True, top_logprobs=2).json()["choices"][0]
+    assert choice["message"]["content"] == "é!"
+    assert set(choice["logprobs"]) == {"content", "refusal"}
+    first, second, third = choice["logprobs"]["content"]
+    assert first == {
+        "token": "\ufffd",
+        "logprob": -0.5,
+        "bytes": [0xC3],
+        "top_logprobs": [
+            {"token": "\ufffd", "logprob": -0.5, "bytes": [0xC3]},
+            {"token": "<end>", "logprob": -1.5, "bytes": None},
+        ],
+    }
+    assert (second["bytes"], third["token"]) == ([0xA9], "!")
+    assert ask(client, logprobs=True).json()["choices"][0]["logprobs"]["content"][2]["top_logprobs"] == []
+    assert ask(client).json()["choices"][0]["logprobs"] is None
+
+
+def test_streamed_logprobs_go_with_their_text(client: TestClient, model: Any) -> None:
+    model.engine.script = "né!\nx\n\n"
+    chunks = [chunk["choices"][0] for chunk in events(client, logprobs=True, top_logprobs=1)[:-1]]
+    told = [(chunk["delta"].get("content"), chunk["logprobs"]) for chunk in chunks]
+    assert told[0] == ("", None)
+    spelled = [
+        (text, bytes(byte for each in logprobs["content"] for byte in each["bytes"]).decode())
+        for text, logprobs in told[1:-1]
+    ]
+    assert all(text == tokens for text, tokens in spelled)
+    assert "".join(text for text, _ in spelled) == model.engine.script
+    chunks = [chunk["choices"][0] for chunk in events(client, logprobs=True, stop="\n\n")[:-1]]
+    tokens = [each["token"] for chunk in chunks if chunk["logprobs"] for each in chunk["logprobs"]["content"]]
+    assert "".join(tokens[3:]) == "!\nx", "tokens of the stop string are not told"
+
+
 def test_a_cut_answer_says_length_and_ends_with_whole_characters(client: TestClient) -> None:
     choice = ask(client, max_tokens=9).json()["choices"][0]
     assert choice["finish_reason"] == "length"
@@ -111,8 +166,10 @@ def test_stop_strings_end_the_answer_and_free_the_request(client: TestClient, mo
     model.engine.script += "x" * 100_000
     choice = ask(client, stop=["wör", "never"], max_tokens=100_000).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello, ", "stop")
+    assert choice["stop_reason"] == "wör"
     chunks = events(client, stop=", w", max_tokens=100_000)
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]) == "Hello"
+    assert chunks[-2]["choices"][0]["stop_reason"] == ", w"
     while client.get("/health").json()["requests_in_flight"]:
         pass
     assert model.engine.cancelled == 2
@@ -127,6 +184,18 @@ def test_json_schema(client: TestClient, model: Any) -> None:
     assert list(json.loads(choice["message"]["content"])) == ["name", "age"]
     assert client.get("/health").json()["outputs_validated"] == 1
     assert client.get("/health").json()["validation_failures"] == 0
+
+
+def test_a_stop_string_may_cut_a_value_and_says_so(client: TestClient, model: Any) -> None:
+    model.engine.script = '{"name": "Ann", "age": 41}'
+    for fields in ({"guided_json": PERSON}, {"guided_regex": ".*"}):
+        choice = ask(client, **fields, stop='", "').json()["choices"][0]
+        assert choice["message"]["content"] == '{"name": "Ann'
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", '", "')
+    choice = ask(client, guided_json=PERSON, stop="never").json()["choices"][0]
+    assert "stop_reason" not in choice
+    health = client.get("/health").json()
+    assert (health["outputs_validated"], health["validation_failures"]) == (1, 0)
 
 
 def test_a_model_that_wants_otherwise_still_obeys(client: TestClient, model: Any) -> None:
@@ -200,10 +269,23 @@ def test_developer_messages_become_system_messages(client: TestClient, model: An
         ({"n": 10**9}, "n", "n_too_large"),
         ({"stop": ["x"] * 10_000}, "stop", "invalid_stop"),
         ({"stop": ""}, "stop", "invalid_stop"),
-        ({"stop": "x", "guided_choice": ["x"]}, "stop", "conflicting_fields"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_field"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_field"),
-        ({"logprobs": True}, "logprobs", "unsupported_field"),
+        ({"logit_bias": {"five": 1}}, "logit_bias.five", "invalid_value"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "invalid_value"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias.5", "invalid_value"),
+        ({"logit_bias": [5]}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"257": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias", "logit_bias_too_large"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty", "invalid_value"),
+        ({"presence_penalty": -2.5}, "presence_penalty", "invalid_value"),
+        ({"presence_penalty": "1"}, "presence_penalty", "invalid_value"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),
+        ({"top_k": -2}, "top_k", "invalid_value"),
+        ({"top_k": 2.5}, "top_k", "invalid_value"),
+        ({"min_p": 1.5}, "min_p", "invalid_value"),
+        ({"logprobs": 5}, "logprobs", "invalid_value"),
+        ({"logprobs": "both"}, "logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "conflicting_fields"),
         ({"tools": [{"type": "function"}]}, "tools", "unsupported_field"),
         ({"guided_yaml": "x"}, "guided_yaml", "unknown_field"),
         ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "conflicting_constraints"),

@@ -144,6 +144,19 @@ def test_raw_stream_joins_to_the_answer(client: Any, name: str) -> None:
         assert pieces[-1].finish_reason in {"stop", "length"}
 
 
+def test_logprobs(client: Any, name: str) -> None:
+    fields: Any = {"model": name, "messages": MESSAGES, "max_tokens": 8, "logprobs": True, "top_logprobs": 3}
+    fields |= {"frequency_penalty": 0.5, "presence_penalty": 0.1, "logit_bias": {"65": -5}}
+    (choice,) = client.chat.completions.create(**fields).choices
+    told = choice.logprobs.content
+    assert b"".join(bytes(each.bytes) for each in told).decode("utf-8", "replace") == choice.message.content
+    assert all(each.logprob <= 0 and len(each.top_logprobs) == 3 - (name == "fake-model") for each in told)
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**fields, stream=True)]
+    streamed = [each for chunk in chunks if chunk.logprobs for each in chunk.logprobs.content]
+    assert [each.token for each in streamed] == [each.token for each in told]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == choice.message.content
+
+
 def test_extra_body(client: Any, name: str) -> None:
     answer = client.chat.completions.create(
         model=name, messages=MESSAGES, extra_body={"structured_outputs": {"choice": ["Paris", "Rome"]}}, max_tokens=20
