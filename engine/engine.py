@@ -198,8 +198,7 @@ class Engine:
             sequence.append(token, logprob)
             output = self._output(sequence)
             output.token_ids.append(token)
-            if logprob is not None:
-                output.logprobs.append(logprob)
+            output.logprobs += sequence.logprobs[-1:]
             if len(sequence.output_ids) == 1:
                 self._scheduler.remember(sequence)
             if matcher is not None and self._only_eos_is_left(sequence, matcher):

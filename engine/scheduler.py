@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from structgen.engine.pages import PageAllocator, page_keys
 from structgen.engine.sequence import Sequence, Stage
 
+# Pages of a prefix that a running sequence computes right now: so many are worth a wait of some steps, which that
+# sequence fills with its prompt anyway. On a CPU 64 tokens of prefill take three decode steps.
+WORTH_WAITING = 4
+
 
 @dataclass(frozen=True)
 class PlanRow:
@@ -44,6 +48,8 @@ class Scheduler:
 
     A sequence gets the pages of its longest possible text on admission, so a running one never lacks a page.
     Decode rows go first and are never held back; what is left of `step_tokens` bounds the prefill chunks.
+    A sequence whose prompt begins like one that is being computed waits for those pages instead of computing them too:
+    the n answers to one prompt, or many requests with one long instruction, which all arrive together.
     """
 
     def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int, share_prefixes: bool = True) -> None:
@@ -53,6 +59,7 @@ class Scheduler:
         self._share_prefixes = share_prefixes
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._coming: dict[bytes, Sequence] = {}  # key of a page worth waiting for -> who computes it; one a sequence
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -72,6 +79,7 @@ class Scheduler:
 
     def drop(self, sequence: Sequence) -> None:
         """The sequence is finished: it is planned no more. Its pages stay until `release`."""
+        self._arrived(sequence)
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -90,6 +98,7 @@ class Scheduler:
         """Let later requests share the sequence's full pages, all of whose tokens have been committed."""
         if not self._share_prefixes:
             return
+        self._arrived(sequence)
         final = sequence.tokens(0, sequence.computed)
         first = len(sequence.page_keys)
         sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys)
@@ -101,9 +110,13 @@ class Scheduler:
             sequence = self.waiting[0]
             need = self.pages.pages_for(len(sequence.prompt_ids) + sequence.limit)
             shared = self._share_prefix(sequence)
-            if need - len(shared) > self.pages.available:
+            # A key stands for its whole prefix: this page and the unknown ones before it.
+            unknown = sequence.page_keys[len(shared) :][WORTH_WAITING - 1 : WORTH_WAITING]
+            if need - len(shared) > self.pages.available or any(map(self._is_coming, unknown)):
                 self.pages.release(shared)
                 return
+            if self._share_prefixes:
+                self._coming |= dict.fromkeys(unknown, sequence)
             sequence.pages = shared + self.pages.take(need - len(shared))
             sequence.page_keys = sequence.page_keys[: len(shared)]
             sequence.computed = len(shared) * self.pages.page_size
@@ -115,6 +128,16 @@ class Scheduler:
         if not sequence.page_keys:
             sequence.page_keys = page_keys(sequence.prompt_ids[:-1], self.pages.page_size, [])
         return self.pages.share(sequence.page_keys)
+
+    def _is_coming(self, key: bytes) -> bool:
+        """Whether a running sequence computes this page. With its first token the page is known, or never will be."""
+        owner = self._coming.get(key)
+        return owner is not None and owner.stage is Stage.RUNNING and not owner.output_ids
+
+    def _arrived(self, sequence: Sequence) -> None:
+        """Nobody needs to wait for the sequence's prompt any longer."""
+        if self._coming:
+            self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:
