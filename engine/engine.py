@@ -323,7 +323,8 @@ class Engine:
         """Take one sampled token in, and what must follow it."""
         self.metrics.tokens_sampled += 1
         self._take(sequence, pick.token, pick.logprob)
-        if len(sequence.output_ids) == 1 and not sequence.finished:
+        if not sequence.prompt_is_known and not sequence.finished:
+            sequence.prompt_is_known = True
             self._scheduler.remember(sequence, len(sequence.prompt_ids))
         if not sequence.finished:
             self._jump(sequence)
@@ -341,8 +342,7 @@ class Engine:
             sequence.append(token, logprob)
             output = self._output(sequence)
             output.token_ids.append(token)
-            if logprob is not None:
-                output.logprobs.append(logprob)
+            output.logprobs += sequence.logprobs[-1:]
             if matcher is not None and self._only_eos_is_left(sequence, matcher):
                 return self._finish(sequence, "stop")
         except Exception as problem:

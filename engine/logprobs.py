@@ -56,10 +56,8 @@ class Logprobs:
         return found
 
 
-def logprobs_of(
-    logits: Tensor, tokens: Tensor, *, rows: tuple[int, ...], tops: tuple[int, ...], count: int
-) -> Logprobs:
-    """Of logits [L, V] (temperature 1), the `tokens` [L] chosen from them and the `count` most likely ones.
+def logprobs_of(logits: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`chosen`, `top_ids` and `top_values` of Logprobs, for logits [L, V] at temperature 1 and the tokens [L] chosen.
 
     The normaliser is summed in integers, as in `drawing`: the same bits whatever else is in the batch.
     """
@@ -67,10 +65,10 @@ def logprobs_of(
     total = (torch.exp((-distance).clamp_(min=VANISHING)) * 2.0**UNIT_BITS).long().sum(1, keepdim=True)
     log_total = torch.log(total.double()) - UNIT_BITS * math.log(2)
     chosen = -distance.gather(1, tokens[:, None]).double() - log_total
-    ids, near = (
-        likeliest(distance, min(count, distance.shape[1])) if count else (distance[:, :0].long(), distance[:, :0])
-    )
-    return Logprobs(rows, tops, chosen.float().squeeze(1), ids, (-near.double() - log_total).float())
+    ids, near = distance[:, :0].long(), distance[:, :0]
+    if count:
+        ids, near = likeliest(distance, min(count, distance.shape[1]))
+    return chosen.float().squeeze(1), ids, (-near.double() - log_total).float()
 
 
 def to_host(tensor: Tensor) -> Tensor:

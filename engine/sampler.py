@@ -31,11 +31,15 @@ from structgen.engine.upload import upload
 
 
 class RowSampling(NamedTuple):
-    """How one row is sampled: `uniform` in [0, 1) is for this token alone; `history` where the params edit logits."""
+    """How one row is sampled: `uniform` in [0, 1) is for this token alone; `history` where the params edit logits.
+
+    `key` (start of the random stream, position in it) is what `uniform` was made from: a kernel may make its own.
+    """
 
     params: SamplingParams
     uniform: float = 0.0
     history: TokenHistory | None = None
+    key: tuple[int, int] = (0, 0)
 
 
 class Sampler:
@@ -83,7 +87,8 @@ class Sampler:
     def _draw(self, logits: Tensor, highest: Tensor, tokens: Tensor, rows: Items[RowSampling]) -> None:
         """Overwrite the best token by a drawn one, in rows that are not greedy.
 
-        A fused kernel (mask, temperature and draw in one launch) would take the place of `draw_from_all` here.
+        A fused kernel with numbers of its own may draw some rows instead, if a row's parameters alone decide whether
+        it does: otherwise a row's stream would depend on its company.
         """
         drawn = [row for row, each in enumerate(rows) if not each.params.greedy]
         cut = [row for row in drawn if rows[row].params.top_k or rows[row].params.top_p < 1]
@@ -101,12 +106,17 @@ class Sampler:
         wanted = [row for row, each in enumerate(rows) if each.params.logprobs]
         if not wanted:
             return None
-        source = self._take(logits, wanted)
-        if before is not None:
-            source = source.index_copy(0, self._index([wanted.index(row) for row in raw]), before)
         tops = tuple(rows[row].params.top_logprobs for row in wanted)
-        chosen = self._take(tokens, wanted)
-        return logprobs_of(source, chosen, rows=tuple(wanted), tops=tops, count=MAX_TOP_LOGPROBS if any(tops) else 0)
+        count = MAX_TOP_LOGPROBS if any(tops) else 0  # not the largest that is asked for: a row's work is its own
+        parts = []
+        for some in self._portions(wanted):
+            source = self._take(logits, some)
+            if before is not None and (own := [row for row in some if row in raw]):
+                theirs = self._take(before, [raw.index(row) for row in own])
+                source = source.index_copy(0, self._index([some.index(row) for row in own]), theirs)
+            parts.append(logprobs_of(source, self._take(tokens, some), count))
+        chosen, ids, values = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return Logprobs(tuple(wanted), tops, chosen, ids, values)
 
     def _settings(self, rows: Items[RowSampling], some: list[int]) -> Settings:
         size = self._vocab_size

@@ -9,6 +9,9 @@ from structgen.engine.pages import PageAllocator, page_keys
 from structgen.engine.sequence import Sequence, Stage
 
 SHORT_CHUNK = 16  # tokens; what a jump forward leaves, or the rest of a prompt: it goes before longer ones
+# Pages of a prefix that a running sequence computes right now: so many are worth a wait of some steps, which that
+# sequence fills with its prompt anyway. On a CPU 64 tokens of prefill take three decode steps.
+WORTH_WAITING = 4
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Scheduler:
     the queue, to be computed again (its full pages may still be found as a prefix). The oldest never is, and one
     sequence always fits, so there is always progress.
     Decode rows go first and are never held back by prompts; what is left of `step_tokens` bounds the chunks.
+    A sequence whose prompt begins like one that is being computed waits for those pages instead of computing them too:
+    the n answers to one prompt, or many requests with one long instruction, which all arrive together.
     """
 
     def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int, share_prefixes: bool = True) -> None:
@@ -70,6 +75,7 @@ class Scheduler:
         self._lanes = list(range(max_batch - 1, -1, -1))
         self.preemptions = 0
         self.shared_tokens = 0  # prompt tokens that needed no computing
+        self._coming: dict[bytes, Sequence] = {}  # key of a page worth waiting for -> who computes it; one a sequence
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -119,6 +125,7 @@ class Scheduler:
         """Let later requests share the full pages of the sequence's first `tokens` tokens, which are committed."""
         if not self._share_prefixes:
             return
+        self._arrived(sequence)
         final = sequence.tokens(0, min(sequence.computed, tokens))
         first = len(sequence.page_keys)
         sequence.page_keys = page_keys(final, self.pages.page_size, sequence.page_keys, sequence.page_seed)
@@ -138,9 +145,14 @@ class Scheduler:
             need = self.pages.pages_for(sequence.total)
             shared = self._share_prefix(sequence)
             others = len(self.running) + len(self.preempted)
-            if need - len(shared) + others > self.pages.available or (others and self.preempted):
+            # A key stands for its whole prefix: this page and the unknown ones before it.
+            unknown = sequence.page_keys[len(shared) :][WORTH_WAITING - 1 : WORTH_WAITING]
+            short = need - len(shared) + others > self.pages.available or (others and self.preempted)
+            if short or any(map(self._is_coming, unknown)):
                 self.pages.release(shared)
                 return
+            if self._share_prefixes:
+                self._coming |= dict.fromkeys(unknown, sequence)
             sequence.pages = shared + self.pages.take(need - len(shared))
             sequence.page_keys = sequence.page_keys[: len(shared)]
             sequence.computed = len(shared) * self.pages.page_size
@@ -181,8 +193,19 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self._arrived(sequence)
         self._lanes.append(sequence.lane)
         sequence.lane = -1
+
+    def _is_coming(self, key: bytes) -> bool:
+        """Whether a running sequence computes this page. With its first token the page is known, or never will be."""
+        owner = self._coming.get(key)
+        return owner is not None and owner.stage is Stage.RUNNING
+
+    def _arrived(self, sequence: Sequence) -> None:
+        """Nobody needs to wait for the sequence's prompt any longer."""
+        if self._coming:
+            self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:

@@ -88,6 +88,7 @@ class Sequence:
         self.stage = Stage.WAITING
         self.pages: list[int] = []
         self.page_keys: list[bytes] = []  # of the full pages that the prefix cache knows, in order
+        self.prompt_is_known = False  # to the prefix cache
         self.computed = 0
         self.unknown = 0
         self.epoch = 0
@@ -142,16 +143,20 @@ class Sequence:
     @property
     def sampling(self) -> RowSampling:
         """How its next token is sampled. All earlier ones must have been appended."""
-        uniform = 0.0 if self.params.greedy else self.random.at(len(self.output_ids))
-        return RowSampling(self.params, uniform, self.history)
+        position = len(self.output_ids)
+        uniform = 0.0 if self.params.greedy else self.random.at(position)
+        return RowSampling(self.params, uniform, self.history, (self.random.start, position))
 
     def append(self, token: int, logprob: TokenLogprob | None = None) -> None:
-        """Add an output token; what its penalties and logprobs keep grows with it."""
+        """Add an output token; what its penalties and logprobs keep grows with it.
+
+        Without `logprob` the token was forced: nothing else was possible under the mask.
+        """
         self.output_ids.append(token)
         if self.history is not None:
             self.history.append(token)
-        if self.params.logprobs and logprob is not None:
-            self.logprobs.append(logprob)
+        if self.params.logprobs:
+            self.logprobs.append(logprob or TokenLogprob.certain(token, top=self.params.top_logprobs))
 
     def tokens(self, start: int, count: int) -> list[int]:
         """At most `count` known tokens from position `start`, across prompt and output."""

@@ -12,6 +12,4 @@ from torch import Tensor
 def upload(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """The array on `device`, by an asynchronous copy from pinned memory; shared with the host where that is the CPU."""
     host = torch.from_numpy(array)
-    if device.type == "cpu":
-        return host
-    return host.pin_memory().to(device, non_blocking=True)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)

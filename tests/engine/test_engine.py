@@ -223,6 +223,17 @@ def test_the_streams_of_one_seed_differ() -> None:
     assert len(set(map(tuple, texts))) == 4
 
 
+def test_the_answers_to_one_prompt_share_its_computation() -> None:
+    runner = FakeRunner()
+    engine = Engine(runner)
+    prompt = [5, 6] * 100
+    params = [SamplingParams(max_tokens=5, temperature=1.0, seed=3, stream=stream) for stream in range(4)]
+    sequences = [engine.submit(prompt, each) for each in params]
+    run(engine)
+    assert runner.tokens < 200 + 3 * 2 * runner.page_size + 4 * 5
+    assert [sequence.output_ids for sequence in sequences] == [alone(prompt, each) for each in params]
+
+
 def test_a_bias_for_a_token_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^logit_bias"):
         Engine(FakeRunner()).submit([5], SamplingParams(logit_bias={VOCAB: 1.0}))
@@ -348,7 +359,12 @@ def test_random_traffic_keeps_every_promise(seed: int) -> None:
             done += 1
             prompt = [rng.choice([5, 6, 13])] * rng.choice([1, 8, 30, 300]) + [rng.choice(LETTERS)]
             params = SamplingParams(
-                max_tokens=rng.randrange(3, 40), temperature=rng.choice([0.0, 1.0]), seed=rng.randrange(9)
+                max_tokens=rng.randrange(3, 40),
+                temperature=rng.choice([0.0, 1.0]),
+                top_p=rng.choice([1.0, 0.8]),
+                frequency_penalty=rng.choice([0.0, 0.5]),
+                seed=rng.randrange(9),
+                logprobs=rng.choice([None, "masked", "raw"]),
             )
             held = rng.random() < 0.6
             sequence = engine.submit(prompt, params, Quoted() if held else None, ENDS)
@@ -360,6 +376,7 @@ def test_random_traffic_keeps_every_promise(seed: int) -> None:
     for sequence in requests:
         assert sequence.finished
         assert sequence.pages == []
+        assert len(sequence.logprobs) == (len(sequence.output_ids) if sequence.params.logprobs else 0)
         if sequence.finish_reason in ("stop", "length"):
             held = sequence.matcher is not None
             assert sequence.output_ids == alone(sequence.prompt_ids, sequence.params, Quoted() if held else None)

@@ -240,6 +240,21 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(size: int, threads: int)
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_nothing_looks_at_values_on_a_device(with_mask: bool) -> None:
+    """The meta device has none to look at: an `item()`, a `nonzero` or a branch on a value would fail."""
+    kinds: list[dict[str, Any]] = [{}, {"logprobs": "masked", "top_logprobs": 3}, {"logprobs": "raw"}]
+    params = [SamplingParams(**options, **kind) for options in CASES for kind in kinds]
+    rows = [row_of(each, 0.5, [1], [2] if each.edits_logits else []) for each in params]
+    logits = torch.empty(len(rows), VOCAB, device="meta")
+    mask = torch.empty(len(rows), 3, dtype=torch.int32, device="meta")
+    sampled = Sampler(VOCAB, "meta").sample(logits, mask, [with_mask] * len(rows), rows)
+    assert (sampled.tokens.shape, sampled.tokens.dtype) == ((len(rows),), torch.int64)
+    assert (sampled.status.shape, sampled.status.dtype) == ((len(rows),), torch.int8)
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.top_ids.shape == (2 * len(CASES), 20)
+
+
 # -- faults ----------------------------------------------------
 
 ROWS = [

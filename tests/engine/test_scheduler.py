@@ -159,6 +159,46 @@ def test_a_shared_prefix_is_not_run_again_except_for_the_last_token() -> None:
     assert [(row.start, row.count) for row in plan.rows] == [(12, 4)]
 
 
+def test_sequences_with_a_prompt_that_is_being_computed_wait_for_it() -> None:
+    scheduler = make_scheduler(step_tokens=24)
+    first, again, other = make_sequence(1, 41), make_sequence(1, 41), make_sequence(2, 3)
+    for sequence in (first, again, other):
+        scheduler.add(sequence)
+    for _ in range(3):
+        scheduler.plan()
+        assert scheduler.running == [first]
+    first.output_ids.append(5)
+    scheduler.remember(first, first.total)
+    plan = scheduler.plan()
+    assert plan is not None
+    assert scheduler.running == [first, again, other]
+    assert [(row.sequence, row.start, row.count) for row in plan.rows][1:] == [(again, 40, 1), (other, 0, 3)]
+    assert not scheduler._coming
+
+
+def test_a_short_prompt_that_is_being_computed_is_not_worth_waiting_for() -> None:
+    scheduler = make_scheduler(step_tokens=24)
+    scheduler.add(make_sequence(1, 12))
+    scheduler.add(make_sequence(1, 12))
+    scheduler.plan()
+    assert len(scheduler.running) == 2
+
+
+def test_nobody_waits_for_a_prompt_that_will_not_come() -> None:
+    scheduler = make_scheduler(step_tokens=24)
+    first, again = make_sequence(1, 41), make_sequence(1, 41)
+    scheduler.add(first)
+    scheduler.add(again)
+    scheduler.plan()
+    first.finish("cancelled")
+    scheduler.drop(first)
+    scheduler.plan()
+    assert scheduler.running == [again]
+    again.finish("cancelled")
+    scheduler.drop(again)
+    assert not scheduler._coming
+
+
 def test_what_a_failed_sequence_computed_is_never_shared() -> None:
     scheduler = make_scheduler(step_tokens=64)
     first, again = make_sequence(1, 16), make_sequence(1, 16)
