@@ -22,7 +22,8 @@ from structgen.engine.bench_vocabulary import read_vocabulary
 from structgen.engine.engine import Engine
 from structgen.engine.errors import EngineError
 from structgen.engine.llama import LlamaModel
-from structgen.engine.model_config import ModelConfig, RopeScaling
+from structgen.engine.model_config import ModelConfig
+from structgen.engine.rope_scaling import RopeScaling
 from structgen.grammar import Grammar, Vocabulary
 
 LLAMA_1B = ModelConfig(

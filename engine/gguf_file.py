@@ -9,6 +9,7 @@ type, value), the tensors (string name, u32 n, n x u64 sizes innermost first, u3
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from structgen.engine.errors import ModelError
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 DEFAULT_ALIGNMENT = 32
+MOST_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +48,22 @@ class GGUFFile:
             header = _Header(self._data.data)
             self.metadata = header.metadata
             self.tensors = {tensor.name: tensor for tensor in header.tensors}
-        except (OSError, ValueError, KeyError, struct.error) as problem:
+        except (OSError, ValueError, KeyError, OverflowError, struct.error) as problem:
             raise ModelError(
                 f"{file.name} cannot be read as GGUF: {problem}", hint="fetch it again; it may be cut short"
             ) from None
-        alignment = int(self.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
+        alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ModelError(f"{file.name} has the alignment {alignment!r}", hint="fetch it again; it is damaged")
         self._start = -(-header.end // alignment) * alignment
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor's values, unpacked, in its shape. KeyError when there is none, ModelError when it is damaged."""
         tensor = self.tensors[name]
-        elements = int(np.prod(tensor.shape))
+        elements = math.prod(tensor.shape)
         block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
+        if not elements or tensor.shape[-1] % block:
+            raise ModelError(f"{name} [{tensor.shape}] is not made of blocks of {block} ({tensor.kind.name})")
         begin, size = self._start + tensor.offset, elements // block * block_bytes
         packed = self._data[begin : begin + size]
         if len(packed) < size:
@@ -65,7 +71,8 @@ class GGUFFile:
         # The package unpacks 16 rows at a time: 16 long rows instead of thousands of short ones save most of the time.
         rows = next(count for count in (16, 8, 4, 2, 1) if elements // block % count == 0)
         try:
-            values = dequantize(np.asarray(packed).reshape(rows, -1), tensor.kind)
+            with np.errstate(all="ignore"):  # a damaged scale may be NaN; whoever generates with it is told
+                values = dequantize(np.asarray(packed).reshape(rows, -1), tensor.kind)
         except NotImplementedError:
             raise ModelError(
                 f"{name} is quantised as {tensor.kind.name}, which cannot be unpacked",
@@ -82,7 +89,9 @@ class _Header:
         if bytes(data[:4]) != b"GGUF":
             raise ValueError("the magic bytes are missing")
         if (version := self._scalar("I")) not in (2, 3):
-            raise ValueError(f"version {version} is not known (2 and 3 are)")
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            order = "it is big-endian, and only little-endian files are read" if swapped in (2, 3) else ""
+            raise ValueError(order or f"version {version} is not known (2 and 3 are)")
         tensors, pairs = self._scalar("Q"), self._scalar("Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(pairs):
@@ -125,6 +134,8 @@ class _Header:
 
     def _tensor(self) -> StoredTensor:
         name = self._string()
-        sizes = [self._scalar("Q") for _ in range(self._scalar("I"))]
+        if (dimensions := self._scalar("I")) > MOST_DIMENSIONS:
+            raise ValueError(f"{name[:80]!r} has {dimensions} dimensions")
+        sizes = [self._scalar("Q") for _ in range(dimensions)]
         kind = GGMLQuantizationType(self._scalar("I"))
         return StoredTensor(name=name, shape=tuple(reversed(sizes)), kind=kind, offset=self._scalar("Q"))

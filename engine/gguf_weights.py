@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from structgen.engine.errors import ModelError
 from structgen.engine.gguf_file import GGUFFile, StoredTensor
-from structgen.engine.model_config import ModelConfig, RopeScaling
+from structgen.engine.model_config import ModelConfig
+from structgen.engine.rope_scaling import KNOWN, RopeScaling, yarn_attention_factor
 
 _OUTER = {
     "embed_tokens.weight": "token_embd.weight",
@@ -39,6 +41,11 @@ class GGUFWeights:
         self._file = GGUFFile(file)
         self.config = config_from_gguf(self._file)
 
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all tensors in the file, in our spelling where we have one."""
+        return [_our_name(name) for name in self._file.tensors]
+
     def has(self, name: str) -> bool:
         return gguf_name(name) in self._file.tensors
 
@@ -61,6 +68,16 @@ def gguf_name(name: str) -> str:
     return f"blk.{index}.{_INNER[inner.removesuffix('.weight')]}.weight"
 
 
+def _our_name(stored: str) -> str:
+    """The file's name -> ours, or the file's own when we have none."""
+    for ours, theirs in _OUTER.items():
+        if stored == theirs:
+            return ours
+    found = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", stored)
+    inner = {theirs: ours for ours, theirs in _INNER.items()}.get(found[2]) if found else None
+    return f"layers.{found[1]}.{inner}.weight" if found and inner else stored
+
+
 def unpermute(weight: Tensor, heads: int) -> Tensor:
     """Undo the row order of llama GGUF files, [heads * D, in].
 
@@ -80,15 +97,22 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
         return _llama_config({key.removeprefix("llama."): value for key, value in file.metadata.items()}, file.tensors)
     except KeyError as missing:
         raise ModelError(f"the GGUF metadata lacks {missing}", hint="it may be cut short; fetch it again") from None
+    except (TypeError, ValueError, OverflowError, IndexError) as problem:
+        raise ModelError(f"the GGUF metadata holds a value of the wrong kind: {problem}") from None
 
 
 def _llama_config(meta: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> ModelConfig:
     if meta.get("expert_count"):
         raise ModelError("the GGUF file is a mixture of experts, which is not implemented", hint="use a dense model")
+    if int(meta.get("split.count", 1)) > 1:
+        raise ModelError(
+            f"the GGUF file is one of {meta['split.count']} parts", hint="join them with llama-gguf-split --merge"
+        )
     hidden, heads = int(meta["embedding_length"]), int(meta["attention.head_count"])
-    head_dim = int(meta.get("attention.key_length", meta.get("rope.dimension_count", hidden // heads)))
+    head_dim = int(meta.get("attention.key_length", hidden // max(heads, 1)))
     if int(meta.get("rope.dimension_count", head_dim)) != head_dim:
         raise ModelError("the GGUF file rotates only a part of each head, which is not implemented")
+    context, window = int(meta["context_length"]), int(meta.get("attention.sliding_window", 0)) or None
     return ModelConfig(
         vocab_size=int(tensors["token_embd.weight"].shape[0]),
         hidden=hidden,
@@ -97,19 +121,30 @@ def _llama_config(meta: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) 
         heads=heads,
         kv_heads=int(meta.get("attention.head_count_kv", heads)),
         head_dim=head_dim,
-        context=int(meta["context_length"]),
+        context=min(context, window or context),
+        exact_context=window,
         norm_eps=float(meta["attention.layer_norm_rms_epsilon"]),
         rope_theta=float(meta.get("rope.freq_base", 10000.0)),
-        rope_scaling=_rope_scaling(meta),
+        rope_scaling=_rope_scaling(meta, context, "rope_freqs.weight" in tensors),
         tied_head="output.weight" not in tensors,
     )
 
 
-def _rope_scaling(meta: Mapping[str, Any]) -> RopeScaling | None:
-    """Only `linear` stands in the metadata; llama3's factors are a tensor of their own (`rope_factors`)."""
-    kind = meta.get("rope.scaling.type", "none")
-    if kind in ("none", "llama3"):
+def _rope_scaling(meta: Mapping[str, Any], context: int, has_factors: bool) -> RopeScaling | None:
+    """From the metadata. llama3's factors are a tensor of their own (`rope_factors`), one divisor a pair."""
+    kind = meta.get("rope.scaling.type", "linear" if "rope.scale_linear" in meta else "none")
+    factor = float(meta.get("rope.scaling.factor", meta.get("rope.scale_linear", 1.0)))
+    if kind == "none" or (kind == "linear" and factor == 1.0) or (kind == "llama3" and has_factors):
         return None
-    if kind != "linear":
-        raise ModelError(f"rope scaling {kind!r} is not implemented", hint="none, linear and llama3 are")
-    return RopeScaling(kind="linear", factor=float(meta["rope.scaling.factor"]))
+    if kind == "linear":
+        return RopeScaling(kind="linear", factor=factor)
+    if kind == "yarn" and not meta.get("rope.scaling.yarn_log_multiplier"):
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            original_context=int(meta.get("rope.scaling.original_context_length", context)),
+            beta_fast=float(meta.get("rope.scaling.yarn_beta_fast", 32)),
+            beta_slow=float(meta.get("rope.scaling.yarn_beta_slow", 1)),
+            attention_factor=yarn_attention_factor(factor) * float(meta.get("rope.scaling.attn_factor", 1.0)),
+        )
+    raise ModelError(f"rope scaling {kind!r} of the GGUF file is not implemented", hint=KNOWN)

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 # Up to so many tokens the packed 8-bit product wins; above, unpacking the matrix once costs less (README, cost model).
 PACKED_TOKENS = 24
+# The packed product reads its inputs in pieces of so many elements; a width with a rest makes it read past their end.
+PACKED_WIDTH = 16
 _ROWS_AT_ONCE = 512
 
 
@@ -49,11 +51,12 @@ class Int8Linear:
             scale = _bfloat16_at_least(torch.linalg.vector_norm(rows, torch.inf, dim=1).clamp_min(1e-12) / 127)
             self.scale[block] = scale
             self.weight[block] = (rows / scale.float()[:, None]).round_()
+        self._packed_tokens = 0 if weight.shape[1] % PACKED_WIDTH else PACKED_TOKENS
         self._scratch = scratch
         scratch.reserve(self.weight.numel())
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[0] <= PACKED_TOKENS:
+        if x.shape[0] <= self._packed_tokens:
             return torch._weight_int8pack_mm(x, self.weight, self.scale)
         return functional.linear(x, self._scratch.unpack(self.weight)).mul_(self.scale)
 

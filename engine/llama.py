@@ -95,14 +95,21 @@ class LlamaModel:
         self._cos, self._sin = torch.empty(0), torch.empty(0)
 
     def reserve(self, context: int) -> None:
-        """Compute the rotary tables for positions below `context`."""
+        """Compute the rotary tables for positions below `context`. ModelError when the model does not reach so far."""
+        exact = self.config.exact_context
+        if exact is not None and context > exact:
+            raise ModelError(
+                f"the model computes at most {exact} positions as it was trained; {context} were asked for",
+                hint=f"use max_context={exact} or less (a longer sliding window or dynamic rope is not implemented)",
+            )
         if self._cos.shape[0] >= context:
             return
         angles = torch.arange(context, dtype=torch.float64)[:, None] * self._frequencies.float().double()
         both = torch.cat([angles, angles], dim=1)
         signs = torch.ones(self.config.head_dim)
         signs[: self.config.head_dim // 2] = -1  # (a, b) * cos + (b, a) * (-sin, sin) is the rotation
-        self._cos = both.cos().to(self.device, self.dtype)[:, None, :]
+        signs *= self.config.attention_factor
+        self._cos = (both.cos() * self.config.attention_factor).to(self.device, self.dtype)[:, None, :]
         self._sin = (both.sin() * signs).to(self.device, self.dtype)[:, None, :]
 
     @torch.inference_mode()

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from structgen.engine.checked_weights import tensor_shape
 from structgen.engine.errors import ModelError
 from structgen.engine.model_config import ModelConfig
 
@@ -90,16 +91,12 @@ def read_adapter(folder: str | Path, model: ModelConfig) -> AdapterWeights:
 
 def target_sizes(model: ModelConfig) -> dict[str, tuple[int, int]]:
     """(out, in) of each matrix that an adapter may change."""
-    width, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    return {
-        "q_proj": (width, model.hidden),
-        "k_proj": (narrow, model.hidden),
-        "v_proj": (narrow, model.hidden),
-        "o_proj": (model.hidden, width),
-        "gate_proj": (model.intermediate, model.hidden),
-        "up_proj": (model.intermediate, model.hidden),
-        "down_proj": (model.hidden, model.intermediate),
-    }
+    sizes = {}
+    for target in TARGETS:
+        shape = tensor_shape(f"layers.0.{_block(target)}.{target}.weight", model)
+        assert shape is not None
+        sizes[target] = (shape[0], shape[1])
+    return sizes
 
 
 def _read_options(folder: Path) -> dict[str, Any]:
@@ -174,8 +171,11 @@ def _check_targets(options: Mapping[str, Any], found: set[str]) -> None:
 
 
 def _module_name(layer: int, target: str) -> str:
-    block = "self_attn" if target in TARGETS[:4] else "mlp"
-    return f"model.layers.{layer}.{block}.{target}"
+    return f"model.layers.{layer}.{_block(target)}.{target}"
+
+
+def _block(target: str) -> str:
+    return "self_attn" if target in TARGETS[:4] else "mlp"
 
 
 def _scale(options: Mapping[str, Any], module: str, rank: int) -> float:

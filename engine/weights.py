@@ -7,9 +7,10 @@ from typing import Literal
 
 import torch
 
+from structgen.engine.checked_weights import CheckedWeights
 from structgen.engine.errors import ModelError
 from structgen.engine.llama import LlamaModel, Precision
-from structgen.engine.safetensors_weights import SafetensorsWeights
+from structgen.engine.safetensors_weights import PICKLED, UNPICKLE, SafetensorsWeights
 
 Dtype = Literal["bfloat16", "float32", "int8", "auto"]
 
@@ -32,15 +33,17 @@ def load_model(path: str | Path, *, dtype: Dtype = "auto", device: str = "cpu") 
 def _load(place: Path, precision: Precision, device: str) -> LlamaModel:
     if place.is_dir():
         with SafetensorsWeights(place) as folder:
-            return LlamaModel(folder.config, folder, precision, device)
+            return LlamaModel(folder.config, CheckedWeights(folder, folder.names, folder.config), precision, device)
     if not place.is_file():
         raise ModelError(f"there is no model at {place}", hint="give a .gguf file or a Hugging Face folder")
+    if place.suffix.lower() in PICKLED:
+        raise ModelError(f"{place.name} is a pickled checkpoint, which is not read", hint=UNPICKLE)
     if place.suffix.lower() != ".gguf":
         raise ModelError(f"{place.name} is not a model file of a known kind", hint="give a .gguf file or a folder")
     from structgen.engine.gguf_weights import GGUFWeights  # needs the gguf package, which folders do without
 
     file = GGUFWeights(place)
-    return LlamaModel(file.config, file, precision, device)
+    return LlamaModel(file.config, CheckedWeights(file, file.names, file.config), precision, device)
 
 
 def _precision(dtype: Dtype, device: str) -> Precision:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from structgen.engine import LlamaModel, ModelConfig, ModelError, load_model
 from structgen.engine.gguf_weights import GGUFWeights, gguf_name, unpermute
+from structgen.engine.rope_scaling import scaling_from_huggingface
 from structgen.engine.weight_source import DictWeights
 
 CONFIG = ModelConfig(
@@ -65,8 +67,17 @@ def interleaved(weight: Tensor, heads: int) -> Tensor:
     return torch.stack([rows[:, 0], rows[:, 1]], dim=2).reshape(weight.shape)
 
 
-def write_gguf(file: Path, config: ModelConfig, tensors: dict[str, Tensor], **changes: Any) -> None:
-    writer = gguf.GGUFWriter(str(file), changes.pop("architecture", "llama"))
+def write_gguf(
+    file: Path,
+    config: ModelConfig,
+    tensors: dict[str, Tensor],
+    *,
+    kind: str = "Q8_0",
+    endian: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE,
+    **changes: Any,
+) -> None:
+    """`kind` is how matrices are stored; `changes` are further calls of the writer, by name."""
+    writer = gguf.GGUFWriter(str(file), changes.pop("architecture", "llama"), endianess=endian)
     writer.add_block_count(config.layers)
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.hidden)
@@ -76,15 +87,16 @@ def write_gguf(file: Path, config: ModelConfig, tensors: dict[str, Tensor], **ch
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_token_list(["a token"] * config.vocab_size)
     for add, value in changes.items():
-        getattr(writer, add)(value)
+        getattr(writer, add)(*(value if isinstance(value, tuple) else (value,)))
     for name, tensor in tensors.items():
         if "q_proj" in name or "k_proj" in name:
             tensor = interleaved(tensor, config.heads if "q_proj" in name else config.kv_heads)
+        stored = name if "." in name and name.split(".")[-1] not in ("weight",) else gguf_name(name)
         if tensor.ndim == 2:
-            packed = gguf.quants.quantize(tensor.numpy(), gguf.GGMLQuantizationType.Q8_0)
-            writer.add_tensor(gguf_name(name), packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            quantisation = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(stored, gguf.quants.quantize(tensor.numpy(), quantisation), raw_dtype=quantisation)
         else:
-            writer.add_tensor(gguf_name(name), tensor.numpy())
+            writer.add_tensor(stored, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -165,3 +177,125 @@ def test_the_default_model_gives_the_logits_that_transformers_computes() -> None
         for some in (ids, ids[:8]):  # int8 has a path for few tokens and one for many
             error = (model.logits(some).float() - expected[: len(some)]).norm() / expected[: len(some)].norm()
             assert error < bound, dtype
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    [("F32", 1e-6), ("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 2e-2), ("Q5_1", 0.15), ("Q5_0", 0.15), ("Q4_1", 0.25)],
+)
+def test_every_way_to_store_a_matrix(kind: str, bound: float, tmp_path: Path) -> None:
+    tensors = random_tensors(CONFIG)
+    write_gguf(tmp_path / "tiny.gguf", CONFIG, tensors, kind=kind)
+    expected = LlamaModel(CONFIG, DictWeights(tensors), "float32").logits(TEXT)
+    error = (load_model(tmp_path / "tiny.gguf", dtype="float32").logits(TEXT) - expected).norm() / expected.norm()
+    assert error < bound
+    assert error > bound / 100 or kind == "F32", "it was not stored as it says"
+
+
+def test_heads_that_are_not_a_share_of_the_hidden_size(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, head_dim=12)
+    tensors = random_tensors(config)
+    write_gguf(tmp_path / "tiny.gguf", config, tensors, kind="F32", add_key_length=12, add_value_length=12)
+    expected = LlamaModel(config, DictWeights(tensors), "float32").logits(TEXT)
+    found = load_model(tmp_path / "tiny.gguf", dtype="float32").logits(TEXT)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "scaling"),
+    [
+        ({"add_rope_scaling_type": gguf.RopeScalingType.NONE}, None),
+        (
+            {"add_rope_scaling_type": gguf.RopeScalingType.LINEAR, "add_rope_scaling_factor": 4.0},
+            {"rope_type": "linear", "factor": 4.0},
+        ),
+        (
+            {
+                "add_rope_scaling_type": gguf.RopeScalingType.YARN,
+                "add_rope_scaling_factor": 4.0,
+                "add_rope_scaling_orig_ctx_len": 32,
+            },
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        ),
+        (
+            {
+                "add_rope_scaling_type": gguf.RopeScalingType.YARN,
+                "add_rope_scaling_factor": 4.0,
+                "add_rope_scaling_orig_ctx_len": 32,
+                "add_rope_scaling_attn_factors": 2.0,
+            },
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "attention_factor": 2 * (0.1 * np.log(4.0) + 1),
+            },
+        ),
+    ],
+)
+def test_rope_scaling_means_what_it_means_in_config_json(
+    metadata: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG), **metadata)
+    found = GGUFWeights(tmp_path / "tiny.gguf").config
+    assert found.rope_scaling == (scaling and scaling_from_huggingface(scaling, CONFIG.context, None))
+
+
+def test_the_older_key_of_linear_scaling_is_read(tmp_path: Path) -> None:
+    tensors = random_tensors(CONFIG)
+    write_gguf(tmp_path / "old.gguf", CONFIG, tensors, add_float32=("llama.rope.scale_linear", 2.0))
+    scaling = GGUFWeights(tmp_path / "old.gguf").config.rope_scaling
+    assert scaling is not None
+    assert (scaling.kind, scaling.factor) == ("linear", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"endian": gguf.GGUFEndian.BIG}, "big-endian"),
+        ({"add_uint16": ("split.count", 3)}, "one of 3 parts"),
+        ({"add_expert_count": 8}, "mixture of experts"),
+        ({"add_rope_dimension_count": 4}, "only a part of each head"),
+        ({"add_rope_scaling_type": gguf.RopeScalingType.LONGROPE}, "longrope"),
+        ({"add_string": ("llama.rope.scaling.type", "llama3")}, "llama3"),
+        ({"add_uint32": ("llama.attention.head_count", 3)}, "cannot share|attn_q|q_proj"),
+        ({"add_uint32": ("llama.feed_forward_length", 32)}, r"gate_proj.weight has the shape \[64, 32\]"),
+        ({"add_uint32": ("llama.block_count", 1)}, "holds layers.1.input_layernorm.weight and 8 more"),
+        ({"add_uint32": ("llama.block_count", 3)}, "lacks blk.2.attn_norm.weight"),
+        ({"add_string": ("llama.embedding_length", "wide")}, "wrong kind"),
+        ({"add_float32": ("llama.rope.freq_base", float("nan"))}, "rope_theta"),
+        ({"add_float32": ("general.alignment", 0.5)}, "alignment"),
+    ],
+)
+def test_metadata_that_is_not_ours_is_refused(metadata: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "other.gguf", CONFIG, random_tensors(CONFIG), **metadata)
+    with pytest.raises(ModelError, match=words):
+        load_model(tmp_path / "other.gguf")
+
+
+def test_tensors_that_our_network_lacks_are_refused(tmp_path: Path) -> None:
+    tensors = random_tensors(CONFIG) | {"blk.0.attn_q.bias": torch.zeros(32)}
+    write_gguf(tmp_path / "bias.gguf", CONFIG, tensors)
+    with pytest.raises(ModelError, match=r"holds blk\.0\.attn_q\.bias, which no Llama"):
+        load_model(tmp_path / "bias.gguf")
+
+
+def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "window.gguf", CONFIG, random_tensors(CONFIG), add_sliding_window=48)
+    model = load_model(tmp_path / "window.gguf", dtype="float32")
+    assert (model.config.context, model.config.exact_context) == (48, 48)
+    with pytest.raises(ModelError, match="at most 48 positions"):
+        model.reserve(49)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_headers_end_in_an_error_or_a_model(seed: int, tmp_path: Path) -> None:
+    """A few bytes of the header are changed at random: no other exception, no endless loop, no huge allocation."""
+    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG))
+    data = bytearray((tmp_path / "tiny.gguf").read_bytes())
+    rng = np.random.default_rng(seed)
+    for _ in range(rng.integers(1, 4)):
+        data[int(rng.integers(4, 3500))] = int(rng.choice([0, 1, 127, 128, 255, int(rng.integers(256))]))
+    (tmp_path / "tiny.gguf").write_bytes(data)
+    with suppress(ModelError):
+        load_model(tmp_path / "tiny.gguf", dtype="float32").logits(TEXT)
