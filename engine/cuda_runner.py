@@ -196,7 +196,10 @@ class CudaRunner:
             self._adapters.load(slot, weights)
 
     def warm_up(self, rows: Iterable[int] = GRAPH_ROWS) -> None:
-        """Capture the graphs for up to so many rows now, instead of when they are first wanted."""
+        """Compile the kernels and capture the graphs for so many rows now, instead of when they are first wanted."""
+        if self._fused:
+            with torch.cuda.stream(self._compute):
+                self._sampler.warm_up()
         for count in rows:
             self._bucket(count)
 

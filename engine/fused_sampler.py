@@ -7,7 +7,7 @@ are as bound to (seed, stream, position), and as independent of the rest of the 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from itertools import cycle
+from itertools import cycle, product
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from structgen.engine.penalties import apply_edits, gather_edits
 from structgen.engine.sampled import Sampled
 from structgen.engine.sampler import RowSampling, Sampler
+from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
 
@@ -65,6 +66,14 @@ class FusedSampler(Sampler):
         if any(each.params.logprobs for each in rows) and has_mask:
             self._masks.forbid(logits, mask, constrained)
         return Sampled(picks.tokens, picks.status, self._logprobs(logits, before, raw, picks.tokens, rows))
+
+    def warm_up(self) -> None:
+        """Compile the kernel's variants now: each takes seconds, which no request should have to wait for."""
+        logits = torch.zeros(1, self._vocab_size, device=self.device)
+        mask = torch.full((1, -(-self._vocab_size // 32)), -1, dtype=torch.int32, device=self.device)
+        for constrained, top_k in product((False, True), (0, 2)):
+            params = SamplingParams(temperature=1.0, top_k=top_k)
+            self.sample(logits, mask, [constrained], [RowSampling(params, 0.5)])
 
     def _stage(self) -> _Staged:
         most = self._max_batch

@@ -57,6 +57,9 @@ class Sampler:
         self._batched = self.device.type != "cpu" if batched is None else batched
         self._masks = MaskTable(vocab_size, self.device, batched=self._batched)
 
+    def warm_up(self) -> None:
+        """Prepare what would make the first calls slow: nothing here."""
+
     @torch.inference_mode()
     def sample(self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]) -> Sampled:
         """logits [R, V] float32 (overwritten), mask [R, ceil(V / 32)] int32, both on the sampler's device.
