@@ -11,9 +11,11 @@ Order in a layer, and the data that passes:
     Attention  waits for its group's Qkv; rope; appends keys and values; softmax over its
                share of the context, to `partial` [kv_heads, parts, batch, ...]                   arrives at its group
     Output     waits for its group's Attention; merges the parts; x Wo, added to the residual     arrives at FULL
-    Mlp        waits for all Output; norm(residual) -> silu(gate) * up of its own neurons, which
-               stay in the program; x their columns of Wdown, added to the residual               arrives at FULL
-    Head       waits for the last Mlp; norm(residual) x head; mask, temperature, best token        arrives at DONE
+    GateUp     waits for all Output; norm(residual) -> silu(gate) * up, to `neurons`
+               [batch, intermediate]                                                              arrives at its group
+    Down       waits for its group's GateUp; the group's neurons x their columns of Wdown,
+               added to the residual                                                              arrives at FULL
+    Head       waits for all Down; norm(residual) x head; mask, temperature, best token        arrives at DONE
 
 A *group* is the programs that share one key/value head. In layer 0 the input is the embedding, and the Output of
 group 0 with k_begin = 0 adds the embedding to the (zeroed) residual.
@@ -74,15 +76,24 @@ class Output(Instruction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp(Instruction):
-    """Neurons [neuron_begin, neuron_end); the rows of the down projection are taken in turn from `rotation` on.
+class GateUp(Instruction):
+    """Neurons [neuron_begin, neuron_end), all columns. Also clears its share of `qkv`, which all have read by now."""
 
-    The rotation spreads programs over the residual, so that not all add to the same rows at once.
-    """
-
+    group: int
     neuron_begin: int
     neuron_end: int
-    rotation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Down(Instruction):
+    """Rows [row_begin, row_end) of hidden; columns [k_begin, k_end), counted from `first_neuron` of the group."""
+
+    group: int
+    first_neuron: int
+    row_begin: int
+    row_end: int
+    k_begin: int
+    k_end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +105,7 @@ class Head(Instruction):
     block_count: int
 
 
-LAYER_INSTRUCTIONS = (Qkv, Attention, Output, Mlp)
+LAYER_INSTRUCTIONS = (Qkv, Attention, Output, GateUp, Down)
 _COMMON = {field.name for field in fields(Instruction)}
 
 

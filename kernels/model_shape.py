@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from structgen.engine.model_config import ModelConfig
+from typing import Protocol
 
 BLOCK = 64  # weights move and are multiplied in blocks of 64 x 64
 PAGE_SIZE = 16  # tokens in a page of the KV cache
+
+
+class Config(Protocol):
+    """What is read of a model's configuration (the engine's ModelConfig)."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def intermediate(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
 
 
 class UnsupportedShape(ValueError):
@@ -37,7 +57,7 @@ class ModelShape:
             raise UnsupportedShape(f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
 
     @classmethod
-    def of(cls, config: ModelConfig) -> ModelShape:
+    def of(cls, config: Config) -> ModelShape:
         return cls(
             hidden=config.hidden,
             intermediate=config.intermediate,

@@ -18,9 +18,10 @@ from structgen.kernels.instructions import (
     FULL,
     STREAM_FIELDS,
     Attention,
+    Down,
+    GateUp,
     Head,
     Instruction,
-    Mlp,
     Output,
     Qkv,
     packed_fields,
@@ -62,14 +63,16 @@ class Schedule:
     shape: ModelShape
     batch: int
     members: int
+    largest_slot: int = 2  # blocks; measured
 
     @classmethod
-    def build(cls, shape: ModelShape, batch: int, processors: int) -> Schedule:
+    def build(cls, shape: ModelShape, batch: int, processors: int, largest_slot: int = 2) -> Schedule:
         if not 1 <= batch <= MAX_BATCH:
             raise UnsupportedShape(f"batch {batch} is not within 1 to {MAX_BATCH}")
         if shape.kv_heads > processors:
             raise UnsupportedShape(f"{shape.kv_heads} key/value heads need as many programs, there are {processors}")
-        return cls(shape=shape, batch=batch, members=processors // shape.kv_heads)
+        members = processors // shape.kv_heads
+        return cls(shape=shape, batch=batch, members=members, largest_slot=largest_slot)
 
     @property
     def programs(self) -> int:
@@ -93,11 +96,21 @@ class Schedule:
     def output(self) -> tuple[Rectangle, ...]:
         return rectangles(self.shape.hidden_blocks, self.shape.group_blocks, self.members)
 
+    def neurons(self, group: int) -> tuple[int, int]:
+        """Blocks of neurons of a group, as even as possible."""
+        return _share(self.shape.neuron_blocks, group, self.shape.kv_heads)
+
+    @cached_property
+    def down(self) -> tuple[tuple[Rectangle, ...], ...]:
+        """[kv_heads][members]."""
+        counts = [end - begin for begin, end in map(self.neurons, range(self.shape.kv_heads))]
+        return tuple(rectangles(self.shape.hidden_blocks, count, self.members) for count in counts)
+
     @cached_property
     def slot_blocks(self) -> int:
-        """Blocks in a slot: the largest of 4, 2, 1 such that no slot straddles two rows of blocks or two phases."""
-        common = gcd(4, self.shape.hidden_blocks)
-        for part in (*self.qkv, *self.output):
+        """Blocks in a slot: a power of two such that no slot straddles two rows of blocks or two phases."""
+        common = gcd(self.largest_slot, self.shape.hidden_blocks)
+        for part in (*self.qkv, *self.output, *(part for group in self.down for part in group)):
             common = gcd(common, part.k_end - part.k_begin)
         return common
 
@@ -112,11 +125,11 @@ class Schedule:
             yield from self.layer_instructions(program, layer)
         yield self._head(program)
 
-    def layer_instructions(self, program: int, layer: int) -> tuple[Qkv, Attention, Output, Mlp]:
+    def layer_instructions(self, program: int, layer: int) -> tuple[Qkv, Attention, Output, GateUp, Down]:
         group, member = divmod(program, self.members)
         own = FIRST_GROUP + group
-        q, o = self.qkv[member], self.output[member]
-        attended = 2 * self.members * layer
+        q, o, d = self.qkv[member], self.output[member], self.down[group][member]
+        grouped = 3 * self.members * layer
         full = 2 * self.programs * layer
         qkv = Qkv(
             layer=layer,
@@ -132,7 +145,7 @@ class Schedule:
         attention = Attention(
             layer=layer,
             wait_counter=own,
-            wait_arrivals=attended + self.members,
+            wait_arrivals=grouped + self.members,
             arrive_counter=own,
             group=group,
             member=member,
@@ -142,7 +155,7 @@ class Schedule:
         output = Output(
             layer=layer,
             wait_counter=own,
-            wait_arrivals=attended + 2 * self.members,
+            wait_arrivals=grouped + 2 * self.members,
             arrive_counter=FULL,
             group=group,
             row_begin=o.row_begin,
@@ -150,21 +163,30 @@ class Schedule:
             k_begin=o.k_begin,
             k_end=o.k_end,
         )
-        begin, end = self._neurons(program)
-        mlp = Mlp(
+        first_neuron, end_neuron = self.neurons(group)
+        begin, end = _share(end_neuron - first_neuron, member, self.members)
+        gate_up = GateUp(
             layer=layer,
             wait_counter=FULL,
             wait_arrivals=full + self.programs,
-            arrive_counter=FULL,
-            neuron_begin=begin,
-            neuron_end=end,
-            rotation=program * self.slot_blocks % self.shape.hidden_blocks,
+            arrive_counter=own,
+            group=group,
+            neuron_begin=first_neuron + begin,
+            neuron_end=first_neuron + end,
         )
-        return qkv, attention, output, mlp
-
-    def _neurons(self, program: int) -> tuple[int, int]:
-        """Blocks of neurons, as even as possible: the first programs get one more."""
-        return _share(self.shape.neuron_blocks, program, self.programs)
+        down = Down(
+            layer=layer,
+            wait_counter=own,
+            wait_arrivals=grouped + 3 * self.members,
+            arrive_counter=FULL,
+            group=group,
+            first_neuron=first_neuron,
+            row_begin=d.row_begin,
+            row_end=d.row_end,
+            k_begin=d.k_begin,
+            k_end=d.k_end,
+        )
+        return qkv, attention, output, gate_up, down
 
     def _head(self, program: int) -> Head:
         count = len(range(program, self.shape.vocab_blocks, self.programs))
@@ -182,7 +204,7 @@ class Schedule:
 
     def layer_blocks(self, program: int) -> list[Block]:
         """The blocks that a program multiplies in one layer, in order."""
-        qkv, _, output, mlp = self.layer_instructions(program, 0)
+        qkv, _, output, gate_up, down = self.layer_instructions(program, 0)
         shape = self.shape
         first_row = qkv.group * (shape.group_rows // 64)
         first_k = output.group * shape.group_blocks
@@ -196,11 +218,14 @@ class Schedule:
             for row in range(output.row_begin, output.row_end)
             for k in range(output.k_begin, output.k_end)
         ]
-        for neuron in range(mlp.neuron_begin, mlp.neuron_end):
+        for neuron in range(gate_up.neuron_begin, gate_up.neuron_end):
             order += [Block("gate", neuron, k) for k in range(shape.hidden_blocks)]
             order += [Block("up", neuron, k) for k in range(shape.hidden_blocks)]
-            rows = ((mlp.rotation + row) % shape.hidden_blocks for row in range(shape.hidden_blocks))
-            order += [Block("down", row, neuron) for row in rows]
+        order += [
+            Block("down", row, down.first_neuron + k)
+            for row in range(down.row_begin, down.row_end)
+            for k in range(down.k_begin, down.k_end)
+        ]
         return order
 
     @cached_property
