@@ -69,7 +69,7 @@ def group_order(shape: ModelShape) -> Tensor:
     """Row indices of the fused QKV matrix in group order: a key/value head's queries, its key, its value, next head."""
     dim, kv, group = shape.head_dim, shape.kv_heads, shape.group
     rows = torch.arange((shape.heads + 2 * kv) * dim)
-    query, key, value = rows.split([shape.heads * dim, kv * dim, kv * dim])
+    query, key, value = torch.split(rows, [shape.heads * dim, kv * dim, kv * dim])
     return torch.cat([query.view(kv, group * dim), key.view(kv, dim), value.view(kv, dim)], dim=1).flatten()
 
 

@@ -19,7 +19,7 @@ def random_weights(shape: ModelShape, device: str, scale: float = 0.02) -> Model
 
     def matrix(rows: int, columns: int) -> Tensor:
         values = torch.empty(rows, columns, dtype=torch.bfloat16, device=device)
-        for part in values.split(16384):
+        for part in torch.split(values, 16384):
             part.copy_(torch.randn(part.shape, generator=generator, device=device) * scale)
         return values
 

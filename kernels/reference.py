@@ -32,7 +32,7 @@ class ReferenceStep:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         x = self._norm(hidden, self.weights.final_norm)
-        return torch.cat([x @ part.float().T for part in self.weights.head.split(16384)], dim=1)
+        return torch.cat([x @ part.float().T for part in torch.split(self.weights.head, 16384)], dim=1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, weight.shape, weight.float(), self.shape.norm_eps)
@@ -41,7 +41,7 @@ class ReferenceStep:
         layer, shape, rows = self.weights.layers[index], self.shape, len(x)
         qkv = self._norm(x, layer.attention_norm) @ layer.qkv.float().T
         heads = qkv.view(rows, shape.heads + 2 * shape.kv_heads, shape.head_dim)
-        queries, keys, values = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        queries, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
         queries, keys = self._rotate(queries, positions), self._rotate(keys, positions)
         pages = tables.gather(1, (positions // PAGE_SIZE)[:, None])[:, 0]
         cache[pages, positions % PAGE_SIZE] = torch.cat([keys, values], dim=1).to(cache.dtype)

@@ -14,7 +14,7 @@ EMPTY = gl.constexpr(-1.0e30)
 
 @gluon.jit
 def rotated(source, cos, sin, position, d, wanted, D: gl.constexpr):
-    """x * cos + swap(x) * sin, where sin carries the sign of the first half. source points at the head's first value."""
+    """x * cos + swap(x) * sin; sin carries the sign of the first half. source points at the head's first value."""
     x = gl.load(source + d, mask=wanted, other=0.0, cache_modifier=".cg")
     swapped = gl.load(source + (d + D // 2) % D, mask=wanted, other=0.0, cache_modifier=".cg")
     c = gl.load(cos + position * D + d, mask=wanted, other=0.0)
@@ -32,7 +32,7 @@ def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, 
     ROWS: gl.constexpr = cfg.schedule.shape.group_rows
     KEY: gl.constexpr = cfg.schedule.shape.group * cfg.schedule.shape.head_dim
     L: gl.constexpr = cfg.append_layout
-    row = (gl.arange(0, cfg.batch_padded, layout=gl.SliceLayout(1, L)) + z)
+    row = gl.arange(0, cfg.batch_padded, layout=gl.SliceLayout(1, L)) + z
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
     position = gl.load(positions + row, mask=row < B, other=0).to(gl.int32)
     table = gl.load(table_of + row, mask=row < B, other=0).to(gl.int32)
@@ -90,7 +90,7 @@ def prefetch_pair(cache, id0, id1, group, cfg: gl.constexpr):
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = (gl.arange(0, 128, layout=cfg.clear_layout) + z)
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
     page = gl.where(i // 32 % 2 == 0, id0, id1).to(gl.int64)
     prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
 
@@ -101,7 +101,7 @@ def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = (gl.arange(0, 128, layout=cfg.clear_layout) + z)
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
     for first in range(begin, end, 4):
         page = gl.load(table + gl.minimum(first + i // 32, end - 1)).to(gl.int64)
         prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
@@ -167,7 +167,7 @@ def attend(
     weight = gl.exp2(top - best[:, None])
     item = (group * P + part) * cfg.schedule.batch_slots + row
     sums = gl.sum(total * weight, 1)
-    heads = (gl.arange(0, GP, layout=best.type.layout) + z)
+    heads = gl.arange(0, GP, layout=best.type.layout) + z
     gl.store(partial_max + item * G + heads, best, mask=heads < G)
     gl.store(partial_sum + item * G + heads, sums, mask=heads < G)
     mixed = gl.sum(out * weight[:, :, None], 1)
@@ -215,6 +215,6 @@ def put_merged(partial, partial_max, partial_sum, place, group, k_begin, k_end, 
         x = gl.convert_layout(mixed * inverse[:, :, None], L3)
         x = gl.convert_layout(gl.permute(x, (1, 0, 2)), cfg.activation_layout)
         x = x + gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.float32, cfg.activation_layout)
-        rows = (gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout))) + z)
+        rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout))) + z
         x = gl.where((rows < B)[None, :][:, :, None], x, 0.0)
         put_activations(x, place.index(stage))

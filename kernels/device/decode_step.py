@@ -309,7 +309,7 @@ def prefetch_lines(begin, rows: gl.constexpr, stride: gl.constexpr, count: gl.co
     z = fresh_zero()
     LINE: gl.constexpr = 1024 // begin.dtype.element_ty.primitive_bitwidth
     LINES: gl.constexpr = (count + LINE - 1) // LINE
-    i = (gl.arange(0, 128, layout=cfg.clear_layout) + z)
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
     for first in gl.static_range(0, rows * LINES, 128):
         line = gl.minimum(first + i, rows * LINES - 1)
         prefetch(begin + line // LINES * stride + gl.minimum(line % LINES * LINE, count - 1))
@@ -320,7 +320,7 @@ def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.cons
     """This program's share of `count` float32 zeros."""
     z = fresh_zero()
     SHARE: gl.constexpr = (count + programs - 1) // programs
-    offset = (gl.arange(0, 128, layout=cfg.clear_layout) + z)
+    offset = gl.arange(0, 128, layout=cfg.clear_layout) + z
     for begin in gl.static_range(0, SHARE, 128):
         within = begin + offset
         place = pid * SHARE + within
@@ -331,7 +331,8 @@ def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.cons
 
 @gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
 def decode_step(
-    desc, weights, schedule, layers, mode, state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
+    desc, weights, schedule, layers, mode,
+    state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
     norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,

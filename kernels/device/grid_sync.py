@@ -8,8 +8,11 @@ from triton.experimental.gluon import language as gl
 
 @gluon.jit
 def fresh_zero():
-    """A zero that the compiler does not know. Index tensors made with it are computed where they are used; otherwise all
-    of them would be moved in front of the loop over layers, which has no registers for them."""
+    """A zero that the compiler does not know.
+
+    Index tensors made with it are computed where they are used. Otherwise all of them would be moved in front of the
+    loop over layers, which has no registers for them.
+    """
     zero = gl.inline_asm_elementwise("mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     return gl.multiple_of(zero, 1024)
 
@@ -37,7 +40,7 @@ def arrive(counter):
 
 @gluon.jit
 def wait(counter, target, error):
-    """Acquire. One thread polls; after two seconds, or once another program has given up, it sets *error and goes on."""
+    """Acquire. One thread polls; after two seconds, or once a program has given up, it sets *error and goes on."""
     gl.inline_asm_elementwise(
         """{
         .reg .pred p, q; .reg .u32 t, v, n, e; .reg .u64 start, now;

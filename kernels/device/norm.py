@@ -101,7 +101,7 @@ def inverse_rms(first, residual, embedding, ids, last_tokens, LR: gl.constexpr, 
     B: gl.constexpr = cfg.batch
     H: gl.constexpr = cfg.schedule.shape.hidden
     if B == 1:
-        column = (gl.arange(0, cfg.hidden_padded, layout=cfg.row_layout) + z)
+        column = gl.arange(0, cfg.hidden_padded, layout=cfg.row_layout) + z
         zero = column * 0
         x = input_values(first, residual, embedding, ids, last_tokens, zero, column, column < H, column < H, H)
         squares = gl.sum(x * x, 0)

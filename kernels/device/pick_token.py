@@ -10,7 +10,10 @@ NONE = gl.constexpr(2147483647)  # "no token": larger than any id
 
 @gluon.jit
 def philox(seed, counter, offset_low, offset_high):
-    """Philox 4x32, seven rounds (Salmon et al., 2011: the fewest that pass BigCrush). -> four uint32 tensors of the shape of `counter`."""
+    """Philox 4x32, seven rounds (Salmon et al., 2011: the fewest that pass BigCrush).
+
+    Returns four uint32 tensors of the shape of `counter`.
+    """
     zero = counter * 0
     c0 = counter.to(gl.uint32)
     c1 = (zero + offset_low).to(gl.uint32)

@@ -17,7 +17,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-
 from structgen.kernels.device.grid_sync import stamp
 
 
@@ -64,7 +63,7 @@ def produce(
         if AHEAD > 0:
             later = weights + (base + (t + AHEAD) * stride).to(gl.int64) * (ROWS * 64)
             prefetch_bulk(later, ROWS * 128, (t + AHEAD < count).to(gl.int32))
-        if FLIGHT < S:
+        if FLIGHT < S:  # noqa: SIM102 (one is known at compile time, the other is not)
             if index >= FLIGHT:
                 oldest = index - FLIGHT
                 mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
