@@ -1,0 +1,157 @@
+"""Decoder: the buffers of the decode-step kernel for one model and batch size, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structgen.kernels.packing import ModelWeights
+from structgen.kernels.schedule import Schedule
+from structgen.kernels.step_sizes import StepSizes
+
+RUN_LAYERS, RUN_HEAD, USE_MASK, KEEP_LOGITS = 1, 2, 4, 8
+TRACE_POINTS = 16
+COUNTER_STRIDE = 16  # int32: each counter has a cache line of its own
+SPARSE_LIMIT = 2048  # allowed tokens, all rows together, up to which only their rows of the head are read
+
+
+class KernelTimeout(RuntimeError):
+    """A program waited too long for another one; the step's results are void and the buffers have been reset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInput:
+    """What a step reads, on the device. Row r of the batch is one token; rows may follow each other in one sequence."""
+
+    ids: Tensor  # int32 [batch]; -1 - lane means last_tokens[lane]
+    last_tokens: Tensor  # int64 [lanes]: the token each lane sampled last; written too
+    lanes: Tensor  # int32 [batch]: where in last_tokens the row's new token goes, -1 for nowhere
+    positions: Tensor  # int32 [batch]
+    table_of: Tensor  # int32 [batch]: the row's page table
+    tables: Tensor  # int32 [tables, max_pages]
+    mask: Tensor  # int32 [batch, ceil(vocab / 32)], bit 1 = allowed
+    constrained: Tensor  # int8 [batch]: 0 means that the row's mask is ignored
+    temperatures: Tensor  # float32 [batch]; 0 is greedy
+    seeds: Tensor  # int64 [batch]
+    offsets: Tensor  # int64 [batch]: which draw of the seed's stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceModel:
+    """A model's weights as the kernel reads them; shared by the decoders of all batch sizes."""
+
+    packed: Tensor  # see packing.py
+    norms: Tensor  # bfloat16 [2 * layers + 1, hidden]: before attention and MLP of each layer, then the last one
+    weights: ModelWeights
+    cos: Tensor  # float32 [context, head_dim]
+    sin: Tensor  # float32 [context, head_dim]; the first half negated
+    cache: Sequence[Tensor]  # a layer: bfloat16 [pages, 16, 2 * kv_heads, head_dim]
+
+
+class Decoder:
+    """Owns the scratch memory of one batch size. One step at a time; steps follow each other in a stream."""
+
+    def __init__(
+        self, schedule: Schedule, model: DeviceModel, trace: bool = False, flight: int = 65536, ahead: int = 0
+    ) -> None:
+        from structgen.kernels.device.decode_step import decode_step
+
+        self.schedule, self.model = schedule, model
+        self.sizes = StepSizes(schedule, trace, flight, ahead)
+        self._kernel = decode_step
+        shape, sizes, device = schedule.shape, self.sizes, model.packed.device
+        self._device = device
+        self.table = torch.tensor(schedule.packed(), dtype=torch.int32, device=device)
+        parts = shape.kv_heads * schedule.parts * schedule.batch_slots * shape.group
+        self.state = self._zeros(1, torch.int32)
+        self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
+        self.error = self._zeros(1, torch.int32)
+        self.residuals = self._zeros(4 * sizes.batch_tile * shape.hidden).view(4, sizes.batch_tile, shape.hidden)
+        self.qkv = self._zeros(schedule.batch * shape.kv_heads * shape.group_rows)
+        self.neurons = self._zeros(schedule.batch * shape.intermediate)
+        self.partial = self._zeros(parts * shape.head_dim)
+        self.partial_max, self.partial_sum = self._zeros(parts), self._zeros(parts)
+        self.best_scores = self._zeros(schedule.programs * sizes.batch_tile)
+        self.best_tokens = self._zeros(schedule.programs * sizes.batch_tile, torch.int32)
+        self.decisions = self._zeros(schedule.programs, torch.int32)
+        self.tokens = self._zeros(schedule.batch, torch.int64)
+        self.logits = self._zeros(schedule.batch * shape.vocab_size).view(schedule.batch, shape.vocab_size)
+        self.trace = self._zeros(schedule.programs * (shape.layers + 1) * TRACE_POINTS, torch.int64)
+        self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if trace else 1, torch.int64)
+        base = model.cache[0].data_ptr()
+        offsets = [(layer.data_ptr() - base) // 2 for layer in model.cache]
+        self._cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
+        self._descriptor = self._weight_descriptor()
+
+    def _zeros(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(count, dtype=dtype, device=self._device)
+
+    def _weight_descriptor(self) -> Any:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        rows = self.schedule.slot_blocks * 64
+        return TensorDescriptor.from_tensor(self.model.packed, [rows, 64], self.sizes.weight_layout)
+
+    def launch(self, step: StepInput, mode: int, sparse_limit: int = SPARSE_LIMIT, layers: int | None = None) -> None:
+        """Enqueue a step. RUN_LAYERS and RUN_HEAD may be two launches. `layers` below all is for tests."""
+        model, weights = self.model, self.model.weights
+        self._kernel[(self.schedule.programs,)](
+            self._descriptor,
+            self.model.packed,
+            self.table,
+            self.schedule.shape.layers if layers is None else layers,
+            mode,
+            self.state,
+            self.residuals,
+            self.qkv,
+            self.neurons,
+            self.partial,
+            self.partial_max,
+            self.partial_sum,
+            self.counters,
+            self.error,
+            self.trace,
+            self.slot_trace,
+            model.norms,
+            weights.embedding,
+            weights.head,
+            model.cache[0],
+            self._cache_offsets,
+            model.cos,
+            model.sin,
+            step.ids,
+            step.last_tokens,
+            step.positions,
+            step.table_of,
+            step.tables,
+            step.tables.shape[1],
+            step.mask,
+            step.constrained,
+            -1 if mode & KEEP_LOGITS else sparse_limit,
+            step.temperatures,
+            step.seeds,
+            step.offsets,
+            self.logits,
+            self.best_scores,
+            self.best_tokens,
+            self.tokens,
+            step.lanes,
+            self.decisions,
+            self.sizes,
+            num_warps=4,
+            launch_cooperative_grid=True,
+        )
+
+    def check(self) -> None:
+        """After synchronising: raise KernelTimeout, with the buffers reset, when a step gave up."""
+        if self.error.item():
+            self.reset()
+            raise KernelTimeout("a program of the decode step waited too long for another one")
+
+    def reset(self) -> None:
+        for buffer in (self.state, self.counters, self.error, self.residuals, self.qkv):
+            buffer.zero_()

@@ -1,0 +1,220 @@
+"""Attention of one key/value head: rope, append to the paged cache, softmax over a share of the context, merge."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from structgen.kernels.device.grid_sync import fresh_zero
+from structgen.kernels.device.products import prefetch, put_activations
+
+LOG2E = gl.constexpr(1.4426950408889634)
+EMPTY = gl.constexpr(-1.0e30)
+
+
+@gluon.jit
+def rotated(source, cos, sin, position, d, wanted, D: gl.constexpr):
+    """x * cos + swap(x) * sin; sin carries the sign of the first half. source points at the head's first value."""
+    x = gl.load(source + d, mask=wanted, other=0.0, cache_modifier=".cg")
+    swapped = gl.load(source + (d + D // 2) % D, mask=wanted, other=0.0, cache_modifier=".cg")
+    c = gl.load(cos + position * D + d, mask=wanted, other=0.0)
+    s = gl.load(sin + position * D + d, mask=wanted, other=0.0)
+    return x * c + swapped * s
+
+
+@gluon.jit
+def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg: gl.constexpr):
+    """Keys and values of all rows, rounded to bfloat16, to their places in the cache."""
+    z = fresh_zero()
+    B: gl.constexpr = cfg.batch
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
+    KEY: gl.constexpr = cfg.schedule.shape.group * cfg.schedule.shape.head_dim
+    L: gl.constexpr = cfg.append_layout
+    row = gl.arange(0, cfg.batch_padded, layout=gl.SliceLayout(1, L)) + z
+    d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
+    position = gl.load(positions + row, mask=row < B, other=0).to(gl.int32)
+    table = gl.load(table_of + row, mask=row < B, other=0).to(gl.int32)
+    page = gl.load(tables + table * max_pages + position // 16, mask=row < B, other=0).to(gl.int64)
+    token = page * 16 + position % 16
+    wanted = (row < B)[:, None] & (d < D)
+    source = (qkv + (row * KV + group) * ROWS)[:, None]
+    key = rotated(source + KEY, cos, sin, position[:, None], d, wanted, D)
+    value = gl.load(source + KEY + D + d, mask=wanted, other=0.0, cache_modifier=".cg")
+    place = cache + (token * (2 * KV) + group)[:, None] * D + d
+    gl.store(place, key.to(gl.bfloat16), mask=wanted)
+    gl.store(place + KV * D, value.to(gl.bfloat16), mask=wanted)
+
+
+@gluon.jit
+def page_share(positions, row, part, cfg: gl.constexpr):
+    """-> position of the row, first and last + 1 page of its `part`."""
+    P: gl.constexpr = cfg.schedule.parts
+    position = gl.load(positions + row).to(gl.int32)
+    pages = position // 16 + 1
+    share = (pages + P - 1) // P
+    begin = part * share
+    return position, begin, gl.minimum(begin + share, pages)
+
+
+@gluon.jit
+def page_ids(table, first, end):
+    """Pages first and first + 1, but none from `end` on."""
+    last = gl.maximum(end - 1, 0)
+    return gl.load(table + gl.minimum(first, last)), gl.load(table + gl.minimum(first + 1, last))
+
+
+@gluon.jit
+def page_pair(cache, id0, id1, group, cfg: gl.constexpr):
+    """Keys and values of one head in two pages, [16, head_dim] each."""
+    z = fresh_zero()
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    L: gl.constexpr = gl.SliceLayout(0, cfg.attention_layout)
+    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, L)) + z)[:, None]
+    d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
+    within = token * (2 * KV * D) + group * D + d
+    page0 = cache + id0.to(gl.int64) * (16 * 2 * KV * D)
+    page1 = cache + id1.to(gl.int64) * (16 * 2 * KV * D)
+    k0 = gl.load(page0 + within, cache_modifier=".cg")
+    k1 = gl.load(page1 + within, cache_modifier=".cg")
+    v0 = gl.load(page0 + within + KV * D, cache_modifier=".cg")
+    v1 = gl.load(page1 + within + KV * D, cache_modifier=".cg")
+    return k0, k1, v0, v1
+
+
+@gluon.jit
+def prefetch_pair(cache, id0, id1, group, cfg: gl.constexpr):
+    """Ask what page_pair reads into L2."""
+    z = fresh_zero()
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
+    page = gl.where(i // 32 % 2 == 0, id0, id1).to(gl.int64)
+    prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
+
+
+@gluon.jit
+def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
+    """Ask keys and values of pages [begin, end) into L2."""
+    z = fresh_zero()
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
+    for first in range(begin, end, 4):
+        page = gl.load(table + gl.minimum(first + i // 32, end - 1)).to(gl.int64)
+        prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
+
+
+@gluon.jit
+def attend(
+    qkv, cache, partial, partial_max, partial_sum, table, cos, sin, group, row, part,
+    position, begin, end, k0, k1, v0, v1, cfg: gl.constexpr,
+):  # fmt: skip
+    """One share of one row: unnormalised output, maximum and sum of each query head, to `partial`.
+
+    k0, k1, v0, v1 are its first pages. With a batch of one they may have been read before the row's own key and value
+    were known, which then are put in here; else the cache has them.
+    """
+    z = fresh_zero()
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    G: gl.constexpr = cfg.schedule.shape.group
+    GP: gl.constexpr = cfg.group_padded
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
+    P: gl.constexpr = cfg.schedule.parts
+    L: gl.constexpr = cfg.attention_layout
+    head = (gl.arange(0, GP, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
+    d = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :]
+    source = qkv + (row * KV + group) * ROWS
+    query = rotated(source + head * D, cos, sin, position, d, (head < G) & (d < D), D)
+    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, L))) + z)[:, None]
+    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))) + z)[None, :]
+    if cfg.batch == 1:
+        own_key = rotated(source + G * D, cos, sin, position, kd, kd < D, D).to(gl.bfloat16)
+        own_value = gl.load(source + (G + 1) * D + kd, cache_modifier=".cg").to(gl.bfloat16)
+    query = (query * (LOG2E * D**-0.5))[:, None, :]
+    top = gl.full((GP, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
+    total = gl.full((GP, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
+    out = gl.full((GP, 16, D), 0.0, gl.float32, L)
+    slot = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :]
+    for first in range(begin, end, 2):
+        if cfg.batch == 1:
+            fresh0 = first * 16 + token == position
+            fresh1 = first * 16 + 16 + token == position
+            k0, v0 = gl.where(fresh0, own_key, k0), gl.where(fresh0, own_value, v0)
+            k1, v1 = gl.where(fresh1, own_key, k1), gl.where(fresh1, own_value, v1)
+        s0 = gl.sum(query * k0.to(gl.float32)[None, :, :], 2)
+        s1 = gl.sum(query * k1.to(gl.float32)[None, :, :], 2)
+        w0, w1 = v0, v1
+        if first + 2 < end:
+            id0, id1 = page_ids(table, first + 2, end)
+            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+        valid0 = (first * 16 + slot) <= position
+        valid1 = ((first + 1) * 16 + slot <= position) & (first + 1 < end)
+        s0 = gl.where(valid0, s0, EMPTY)
+        s1 = gl.where(valid1, s1, EMPTY)
+        new_top = gl.maximum(top, gl.maximum(s0, s1))
+        shrink = gl.exp2(top - new_top)
+        p0 = gl.where(valid0, gl.exp2(s0 - new_top), 0.0)
+        p1 = gl.where(valid1, gl.exp2(s1 - new_top), 0.0)
+        total = total * shrink + p0 + p1
+        out = out * shrink[:, :, None] + p0[:, :, None] * w0.to(gl.float32)[None, :, :]
+        out += p1[:, :, None] * w1.to(gl.float32)[None, :, :]
+        top = new_top
+    best = gl.max(top, 1)
+    weight = gl.exp2(top - best[:, None])
+    item = (group * P + part) * cfg.schedule.batch_slots + row
+    sums = gl.sum(total * weight, 1)
+    heads = gl.arange(0, GP, layout=best.type.layout) + z
+    gl.store(partial_max + item * G + heads, best, mask=heads < G)
+    gl.store(partial_sum + item * G + heads, sums, mask=heads < G)
+    mixed = gl.sum(out * weight[:, :, None], 1)
+    gl.store(partial + (item * G + head) * D + d, mixed, mask=(head < G) & (d < D))
+
+
+@gluon.jit
+def put_merged(partial, partial_max, partial_sum, place, group, k_begin, k_end, cfg: gl.constexpr):
+    """The attention output of the group's heads, columns [k_begin, k_end) in blocks, merged from all parts."""
+    z = fresh_zero()
+    B: gl.constexpr = cfg.batch
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    G: gl.constexpr = cfg.schedule.shape.group
+    P: gl.constexpr = cfg.schedule.parts
+    BS: gl.constexpr = cfg.schedule.batch_slots
+    BLOCKS: gl.constexpr = cfg.output_blocks
+    L: gl.constexpr = cfg.merge_layout
+    LS: gl.constexpr = gl.SliceLayout(3, L)
+    L3: gl.constexpr = gl.SliceLayout(0, L)
+    part = (gl.arange(0, P, layout=gl.SliceLayout(1, gl.SliceLayout(2, LS))) + z)[:, None][:, :, None]
+    row = (gl.arange(0, BS, layout=gl.SliceLayout(0, gl.SliceLayout(2, LS))) + z)[None, :][:, :, None]
+    k = (gl.arange(0, BLOCKS, layout=gl.SliceLayout(0, gl.SliceLayout(1, LS))) + z)[None, :][:, None, :]
+    within = gl.arange(0, 64, layout=gl.SliceLayout(0, gl.SliceLayout(0, gl.SliceLayout(0, L))))[None, :][None, :, :][
+        None, :, :, :
+    ]
+    STAGES: gl.constexpr = cfg.output_stages
+    for stage in gl.static_range(STAGES):
+        block = k_begin + stage * BLOCKS + k
+        wanted = (row < B) & (block < k_end)
+        item = ((group * P + part) * BS + row) * (G * D) + block * 64
+        value = gl.load(
+            partial + item[:, :, :, None] + within,
+            mask=wanted[:, :, :, None] & (within < 64),
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        top = gl.load(partial_max + item // D, mask=wanted, other=EMPTY, cache_modifier=".cg")
+        total = gl.load(partial_sum + item // D, mask=wanted, other=0.0, cache_modifier=".cg")
+        best = gl.max(top, 0)
+        weight = gl.exp2(top - best[None, :, :])
+        sums = gl.sum(total * weight, 0)
+        mixed = gl.sum(value * weight[:, :, :, None], 0)
+        inverse = gl.where(sums > 0, 1.0 / sums, 0.0)
+        inverse = gl.convert_layout(inverse, gl.SliceLayout(2, L3))
+        x = gl.convert_layout(mixed * inverse[:, :, None], L3)
+        x = gl.convert_layout(gl.permute(x, (1, 0, 2)), cfg.activation_layout)
+        x = x + gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.float32, cfg.activation_layout)
+        rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout))) + z
+        x = gl.where((rows < B)[None, :][:, :, None], x, 0.0)
+        put_activations(x, place.index(stage))

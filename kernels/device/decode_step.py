@@ -1,0 +1,368 @@
+"""The decode step as one persistent kernel: a producer warp streams the weights, four consumer warps do the rest.
+
+Every program runs its instructions of the schedule (see instructions.py) in order. The producer never waits for
+activations, only for room in the ring, so memory goes on working while the consumers wait for each other.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from structgen.kernels.device.attention_phase import (
+    append,
+    attend,
+    page_ids,
+    page_pair,
+    page_share,
+    prefetch_pages,
+    prefetch_pair,
+    put_merged,
+)
+from structgen.kernels.device.grid_sync import arrive, fresh_zero, stamp, wait
+from structgen.kernels.device.norm import input_values, inverse_rms, inverse_rms_of, put_input, put_neurons
+from structgen.kernels.device.pick_token import allowed, choose, put_best, score_of
+from structgen.kernels.device.products import (
+    activations_ready,
+    column_sums,
+    prefetch,
+    produce,
+    row_product,
+)
+from structgen.kernels.device.sparse_head import count_allowed, sparse_head
+
+FULL, DONE, FIRST_GROUP = gl.constexpr(0), gl.constexpr(16), gl.constexpr(32)  # counters, 64 bytes apart
+RUN_LAYERS, RUN_HEAD, USE_MASK, KEEP_LOGITS = gl.constexpr(1), gl.constexpr(2), gl.constexpr(4), gl.constexpr(8)
+TRACE_POINTS = gl.constexpr(16)
+
+
+@gluon.jit
+def field(table, name: gl.constexpr, cfg: gl.constexpr):
+    return gl.load(table + cfg.field(name))
+
+
+@gluon.jit
+def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
+    if cfg.trace:
+        stamp(trace + (pid * (layers + 1) + layer) * TRACE_POINTS + point)
+
+
+@gluon.jit
+def producer(desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg: gl.constexpr):
+    S: gl.constexpr = cfg.slots
+    ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
+    FLIGHT: gl.constexpr = cfg.flight
+    AHEAD: gl.constexpr = cfg.ahead
+    TRACE: gl.constexpr = cfg.trace
+    index = 0
+    if (mode & RUN_LAYERS) != 0:
+        base = field(table, "layer_base", cfg)
+        stride = field(table, "layer_stride", cfg)
+        count = layers * field(table, "layer_slots", cfg)
+        index = produce(
+            desc, weights, ring, full, free, slot_trace, index, base, count, stride, S, ROWS, FLIGHT, AHEAD, TRACE
+        )
+    if (mode & RUN_HEAD) != 0:
+        mbarrier.wait(decided, 0)
+        if gl.load(decision, volatile=True) == 0:
+            slots = field(table, "head_slots", cfg)
+            step = field(table, "head_block_stride", cfg)
+            block = field(table, "head_block_begin", cfg)
+            for _ in range(field(table, "head_block_count", cfg)):
+                base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
+                index = produce(
+                    desc, weights, ring, full, free, slot_trace, index, base, slots, 1, S, ROWS, FLIGHT, AHEAD, TRACE
+                )
+                block += step
+
+
+@gluon.jit
+def consumer(
+    ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
+    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    ids, last_tokens, positions, table_of, tables, max_pages,
+    mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
+    best_scores, best_tokens, tokens, lanes, epoch_place,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    B: gl.constexpr = cfg.batch
+    BT: gl.constexpr = cfg.batch_tile
+    N: gl.constexpr = cfg.columns
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    KB: gl.constexpr = cfg.schedule.shape.hidden_blocks
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    GR: gl.constexpr = cfg.schedule.shape.group_rows
+    M: gl.constexpr = cfg.schedule.members
+    NP: gl.constexpr = cfg.schedule.programs
+    P: gl.constexpr = cfg.schedule.parts
+    INTER: gl.constexpr = cfg.schedule.shape.intermediate
+    SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
+    AB: gl.constexpr = cfg.activation_blocks
+    V: gl.constexpr = cfg.schedule.shape.vocab_size
+    W: gl.constexpr = cfg.mask_words
+    XL: gl.constexpr = cfg.weight_layout
+    qkv_place = activations._reinterpret(gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
+    output_place = activations._reinterpret(gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
+    down_place = activations._reinterpret(gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
+    whole_place = activations._reinterpret(gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
+
+    sparse = 0
+    if (mode & RUN_HEAD) != 0:
+        if (mode & USE_MASK) != 0:
+            sparse = (count_allowed(mask, constrained, cfg) <= sparse_limit).to(gl.int32)
+        gl.store(decision, sparse)
+        gl.thread_barrier()
+        mbarrier.arrive(decided, count=1)
+
+    group = field(table, "qkv_group", cfg)
+    own = counters + FIRST_GROUP + group * 16
+    full_base = epoch * (2 * NP) * layers
+    own_base = epoch * (3 * M) * layers
+    index = 0
+    if (mode & RUN_LAYERS) != 0:
+        LS: gl.constexpr = cfg.sums_layout
+        sums_row = gl.arange(0, 64, layout=gl.SliceLayout(1, LS))[:, None]
+        batch_row = gl.arange(0, BT, layout=gl.SliceLayout(0, LS))[None, :]
+        wanted = (batch_row < B) & (sums_row < 64)
+        member = field(table, "attention_member", cfg)
+        qkv_row_begin, qkv_row_end = field(table, "qkv_row_begin", cfg), field(table, "qkv_row_end", cfg)
+        qkv_k_begin, qkv_k_end = field(table, "qkv_k_begin", cfg), field(table, "qkv_k_end", cfg)
+        out_row_begin, out_row_end = field(table, "output_row_begin", cfg), field(table, "output_row_end", cfg)
+        out_k_begin, out_k_end = field(table, "output_k_begin", cfg), field(table, "output_k_end", cfg)
+        neuron_begin, neuron_end = field(table, "gateup_neuron_begin", cfg), field(table, "gateup_neuron_end", cfg)
+        first_neuron = field(table, "down_first_neuron", cfg)
+        down_row_begin, down_row_end = field(table, "down_row_begin", cfg), field(table, "down_row_end", cfg)
+        down_k_begin, down_k_end = field(table, "down_k_begin", cfg), field(table, "down_k_end", cfg)
+        row, part = member % B, member // B
+        row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
+        position, page_begin, page_end = page_share(positions, row, part, cfg)
+        id0, id1 = page_ids(row_table, page_begin, page_end)
+        cache_offset = gl.multiple_of(gl.load(cache_offsets), 8)
+        for layer in range(layers):
+            first = layer == 0
+            parity = (epoch * layers + layer) & 1
+            middle = residuals + parity * SIZE
+            after = residuals + (2 + parity) * SIZE
+            before = residuals + (3 - parity) * SIZE
+            norm = norms + layer * (2 * H)
+            cache = cache_base + cache_offset
+            cache_offset = gl.multiple_of(gl.load(cache_offsets + gl.minimum(layer + 1, layers - 1)), 8)
+            # What will be needed soon, and lies in no cache by now.
+            mark(trace, pid, layer, layers, 0, cfg)
+            if member < P * B:
+                prefetch_pair(cache, id0, id1, group, cfg)
+                prefetch_pages(cache, row_table, page_begin + 2, page_end, group, cfg)
+            prefetch_lines(qkv + group * GR, B, KV * GR, GR, cfg)
+            prefetch_lines(cos + position * D, 1, 0, D, cfg)
+            prefetch_lines(sin + position * D, 1, 0, D, cfg)
+            prefetch_lines(norm, 1, 0, H, cfg)
+            # Qkv
+            if layer > 0:
+                wait(counters + FULL, full_base + layer * (2 * NP), error)
+            mark(trace, pid, layer, layers, 1, cfg)
+            put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+                      cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
+            activations_ready()
+            factor = inverse_rms(first, before, embedding, ids, last_tokens, LS, cfg)
+            mark(trace, pid, layer, layers, 2, cfg)
+            for r in range(qkv_row_begin, qkv_row_end):
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
+                place = qkv + (batch_row * KV + group) * GR + (r * 64 + sums_row)
+                gl.atomic_add(place, column_sums(acc, LS) * factor, mask=wanted, sem="relaxed")
+            mark(trace, pid, layer, layers, 3, cfg)
+            arrive(own)
+            # Attention
+            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+            wait(own, own_base + layer * (3 * M) + M, error)
+            mark(trace, pid, layer, layers, 4, cfg)
+            if B > 1:
+                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
+                gl.thread_barrier()
+                k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+            mark(trace, pid, layer, layers, 5, cfg)
+            if member < P * B:
+                attend(qkv, cache, partial, partial_max, partial_sum, row_table, cos, sin, group, row, part,
+                       position, page_begin, page_end, k0, k1, v0, v1, cfg)  # fmt: skip
+            if P * B > M:
+                for item in range(member + M, P * B, M):
+                    other, other_part = item % B, item // B
+                    other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
+                    at, begin, end = page_share(positions, other, other_part, cfg)
+                    first_id, second_id = page_ids(other_table, begin, end)
+                    k0, k1, v0, v1 = page_pair(cache, first_id, second_id, group, cfg)
+                    attend(qkv, cache, partial, partial_max, partial_sum, other_table, cos, sin, group, other,
+                           other_part, at, begin, end, k0, k1, v0, v1, cfg)  # fmt: skip
+            mark(trace, pid, layer, layers, 6, cfg)
+            arrive(own)
+            if B == 1:
+                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
+            prefetch_lines(norm + H, 1, 0, H, cfg)
+            # Output
+            wait(own, own_base + layer * (3 * M) + 2 * M, error)
+            mark(trace, pid, layer, layers, 7, cfg)
+            put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
+            activations_ready()
+            mark(trace, pid, layer, layers, 8, cfg)
+            for r in range(out_row_begin, out_row_end):
+                place = batch_row * H + (r * 64 + sums_row)
+                carried = wanted & (r % KV == group) & (out_k_begin == 0)
+                carry = input_values(first, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
+                                     carried, batch_row < B, H)  # fmt: skip
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
+                gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+            mark(trace, pid, layer, layers, 9, cfg)
+            arrive(counters + FULL)
+            # GateUp
+            wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
+            mark(trace, pid, layer, layers, 10, cfg)
+            squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
+                      cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+            activations_ready()
+            factor = inverse_rms_of(squares, LS, cfg)
+            clear(qkv, pid, B * KV * GR, NP, cfg)
+            clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
+            clear(before, pid, B * H, NP, cfg)
+            mark(trace, pid, layer, layers, 11, cfg)
+            for neuron in range(neuron_begin, neuron_end):
+                index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
+                place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
+                gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
+            mark(trace, pid, layer, layers, 12, cfg)
+            arrive(own)
+            # Down
+            wait(own, own_base + layer * (3 * M) + 3 * M, error)
+            put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, cfg)
+            activations_ready()
+            mark(trace, pid, layer, layers, 13, cfg)
+            for r in range(down_row_begin, down_row_end):
+                place = batch_row * H + (r * 64 + sums_row)
+                carried = wanted & (r % KV == group) & (down_k_begin == 0)
+                carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
+                index, acc = row_product(
+                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                )
+                gl.atomic_add(after + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+            mark(trace, pid, layer, layers, 14, cfg)
+            arrive(counters + FULL)
+
+    if (mode & RUN_HEAD) != 0:
+        residual = residuals + (2 + ((epoch * layers + layers - 1) & 1)) * SIZE
+        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
+        wait(counters + FULL, full_base + layers * (2 * NP), error)
+        mark(trace, pid, layers, layers, 0, cfg)
+        norm = norms + layers * (2 * H)
+        if sparse != 0:
+            sparse_head(residual, norm, head_rows, mask, constrained, temperatures, seeds, offsets,
+                        best_scores, best_tokens, pid, cfg)  # fmt: skip
+        else:
+            squares = put_input(False, residual, embedding, ids, last_tokens, norm, whole_place, 0, KB,
+                      cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+            activations_ready()
+            LH: gl.constexpr = cfg.sums_layout
+            factor = inverse_rms_of(squares, LH, cfg)
+            head_row = gl.arange(0, 64, layout=gl.SliceLayout(1, LH))[:, None]
+            batch_row = gl.arange(0, BT, layout=gl.SliceLayout(0, LH))[None, :]
+            batch = gl.arange(0, BT, layout=gl.SliceLayout(0, LH))
+            best = gl.full((64, BT), -float("inf"), gl.float32, LH)
+            best_token = gl.full((64, BT), 2147483647, gl.int32, LH)
+            temperature = gl.load(temperatures + batch, mask=batch < B, other=0.0)[None, :]
+            seed = gl.load(seeds + batch, mask=batch < B, other=0)[None, :]
+            offset = gl.load(offsets + batch, mask=batch < B, other=0)[None, :]
+            any_drawn = gl.max(gl.load(temperatures + batch, mask=batch < B, other=0.0), 0) > 0
+            masked = (gl.load(constrained + batch, mask=batch < B, other=0) != 0)[None, :]
+            block = field(table, "head_block_begin", cfg)
+            for _ in range(field(table, "head_block_count", cfg)):
+                token = block * 64 + head_row + batch_row * 0
+                wanted = (token < V) & (batch_row < B)
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                y = column_sums(acc, LH) * factor
+                if (mode & KEEP_LOGITS) != 0:
+                    gl.store(logits + batch_row.to(gl.int64) * V + token, y, mask=wanted)
+                if (mode & USE_MASK) != 0:
+                    wanted = wanted & allowed(mask, masked, batch_row, token, wanted, W)
+                score = y
+                if any_drawn:
+                    score = score_of(y, token, temperature, seed, offset)
+                score = gl.where(wanted, score, -float("inf"))
+                better = score > best
+                best = gl.where(better, score, best)
+                best_token = gl.where(better, token, best_token)
+                block += field(table, "head_block_stride", cfg)
+            put_best(best, best_token, best_scores, best_tokens, pid, cfg)
+        mark(trace, pid, layers, layers, 1, cfg)
+        gl.thread_barrier()
+        before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
+        if before - epoch * NP == NP - 1:
+            choose(best_scores, best_tokens, tokens, last_tokens, lanes, NP, cfg.programs_padded, cfg)
+            gl.store(epoch_place, epoch + 1)
+        mark(trace, pid, layers, layers, 2, cfg)
+
+
+@gluon.jit
+def prefetch_lines(begin, rows: gl.constexpr, stride: gl.constexpr, count: gl.constexpr, cfg: gl.constexpr):
+    """Ask `count` elements at begin, begin + stride, ... (`rows` of them) into L2, a thread a line of 128 bytes."""
+    z = fresh_zero()
+    LINE: gl.constexpr = 1024 // begin.dtype.element_ty.primitive_bitwidth
+    LINES: gl.constexpr = (count + LINE - 1) // LINE
+    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
+    for first in gl.static_range(0, rows * LINES, 128):
+        line = gl.minimum(first + i, rows * LINES - 1)
+        prefetch(begin + line // LINES * stride + gl.minimum(line % LINES * LINE, count - 1))
+
+
+@gluon.jit
+def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.constexpr):
+    """This program's share of `count` float32 zeros."""
+    z = fresh_zero()
+    SHARE: gl.constexpr = (count + programs - 1) // programs
+    offset = gl.arange(0, 128, layout=cfg.clear_layout) + z
+    for begin in gl.static_range(0, SHARE, 128):
+        within = begin + offset
+        place = pid * SHARE + within
+        gl.store(
+            buffer + place, gl.full((128,), 0.0, gl.float32, cfg.clear_layout), mask=(within < SHARE) & (place < count)
+        )
+
+
+@gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
+def decode_step(
+    desc, weights, schedule, layers, mode,
+    state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
+    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    ids, last_tokens, positions, table_of, tables, max_pages,
+    mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
+    best_scores, best_tokens, tokens, lanes, decisions,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """One step of `batch` rows. `state` holds the number of steps done; see decoder.py for the buffers."""
+    S: gl.constexpr = cfg.slots
+    SB: gl.constexpr = cfg.schedule.slot_blocks
+    pid = gl.program_id(0)
+    table = schedule + pid * cfg.field_count
+    epoch = gl.load(state)
+    decision = decisions + pid
+    slot_trace = slot_traces + pid * (4 * 2048)
+    activations = gl.allocate_shared_memory(gl.bfloat16, [cfg.activation_blocks, cfg.columns, 64], cfg.weight_layout)
+    ring = gl.allocate_shared_memory(gl.bfloat16, [S, SB * 64, 64], cfg.weight_layout)
+    full = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(S):
+        mbarrier.init(full.index(s), count=1)
+        mbarrier.init(free.index(s), count=1)
+    mbarrier.init(decided, count=1)
+    fence_async_shared()
+    gl.warp_specialize([
+        (consumer, (ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
+                    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+                    ids, last_tokens, positions, table_of, tables, max_pages,
+                    mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
+                    best_scores, best_tokens, tokens, lanes, state, cfg)),
+        (producer, (desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg)),
+    ], [1], [24])  # fmt: skip

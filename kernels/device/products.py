@@ -1,0 +1,128 @@
+"""Products with the weight stream: activations go to shared memory once, weights pass through a ring of slots.
+
+Activations are the second operand of wgmma, [64 of k, columns]: row b of the batch stands in two columns, 2b its
+bfloat16 value and 2b + 1 what rounding took away, so that a product is as exact as the weights are. The sum of the two
+columns is the result.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from structgen.kernels.device.grid_sync import stamp
+
+
+@gluon.jit
+def prefetch_bulk(place, bytes, wanted):
+    """Ask `bytes` from `place` on into L2; one thread of the warp does."""
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred p, q; .reg .u32 t;
+        mov.u32 t, %laneid;
+        setp.ne.u32 q, $2, 0;
+        setp.eq.and.u32 p, t, 0, q;
+        @p cp.async.bulk.prefetch.L2.global [$1], $3;
+        mov.u32 $0, 0;
+    }""",
+        "=r,l,r,r",
+        [place, wanted, bytes],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def prefetch(places):
+    """Ask the lines of a tensor of pointers into L2."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def produce(
+    desc, weights, ring, full, free, slot_trace, index, base, count, stride,
+    S: gl.constexpr, ROWS: gl.constexpr, FLIGHT: gl.constexpr, AHEAD: gl.constexpr, TRACE: gl.constexpr,
+):  # fmt: skip
+    """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
+
+    No more than FLIGHT copies are under way at once: more would not be faster, and everybody else's loads and fences
+    would queue behind them.
+    """
+    for t in range(count):
+        s = index % S
+        if AHEAD > 0:
+            later = weights + (base + (t + AHEAD) * stride).to(gl.int64) * (ROWS * 64)
+            prefetch_bulk(later, ROWS * 128, (t + AHEAD < count).to(gl.int32))
+        if FLIGHT < S:  # noqa: SIM102 (one is known at compile time, the other is not)
+            if index >= FLIGHT:
+                oldest = index - FLIGHT
+                mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
+        mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
+        if TRACE:
+            stamp(slot_trace + index * 4 + 2)
+        mbarrier.expect(full.index(s), desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
+        index += 1
+    return index
+
+
+@gluon.jit
+def put_activations(x, place):
+    """x [blocks, batch, 64] float32 -> place [blocks * 2 * batch, 64] bfloat16. Call `activations_ready` afterwards."""
+    blocks: gl.constexpr = x.shape[0]
+    batch: gl.constexpr = x.shape[1]
+    high = x.to(gl.bfloat16)
+    low = (x - high.to(gl.float32)).to(gl.bfloat16)
+    both = gl.permute(gl.join(high, low), (0, 1, 3, 2))
+    place.store(gl.reshape(both, (blocks * 2 * batch, 64)))
+
+
+@gluon.jit
+def activations_ready():
+    fence_async_shared()
+    gl.thread_barrier()
+
+
+@gluon.jit
+def column_sums(accumulator, LS: gl.constexpr):
+    """[rows, 2 * batch] -> [rows, batch] in layout LS, where they are already."""
+    rows: gl.constexpr = accumulator.shape[0]
+    batch: gl.constexpr = accumulator.shape[1] // 2
+    high, low = gl.split(gl.reshape(accumulator, (rows, batch, 2)))
+    return gl.convert_layout(high + low, LS, assert_trivial=True)
+
+
+@gluon.jit
+def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
+    """64 rows times `blocks` blocks of columns. -> (next slot index, [64, columns])."""
+    S: gl.constexpr = cfg.slots
+    SB: gl.constexpr = cfg.schedule.slot_blocks
+    acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
+    for k in range(0, blocks, SB):
+        s = index % S
+        if cfg.trace:
+            stamp(slot_trace + index * 4)
+        mbarrier.wait(full.index(s), (index // S) & 1)
+        if cfg.trace:
+            stamp(slot_trace + index * 4 + 1)
+        slot = ring.index(s)
+        for j in gl.static_range(SB):
+            acc = warpgroup_mma(slot.slice(j * 64, 64), activations.index(k + j).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(SB, deps=[acc])
+        gl.thread_barrier()
+        mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
+        index += 1
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    gl.thread_barrier()
+    mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
+    return index, acc

@@ -1,0 +1,211 @@
+"""StepSizes: every compile-time number and register layout of the decode-step kernel, derived from a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from structgen.kernels.instructions import packed_fields
+from structgen.kernels.model_shape import BLOCK, PAGE_SIZE
+from structgen.kernels.schedule import Schedule
+
+WARPS = 4  # of the consumers: one warpgroup
+SHARED_MEMORY = 227 * 1024  # bytes a block may have on Hopper
+RESERVED = 6 * 1024  # for mbarriers and the compiler's own scratch
+
+
+def padded(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """Hashable, so that it can be one constexpr argument. Names without a unit count elements."""
+
+    schedule: Schedule
+    trace: bool = False
+    flight_bytes: int = 65536  # copies under way for one program; measured
+    ahead: int = 0  # slots that are asked into L2 before there is room in the ring
+
+    def field(self, name: str) -> int:
+        """Place of a field in a program's row of the packed schedule."""
+        return packed_fields().index(name)
+
+    @property
+    def field_count(self) -> int:
+        return len(packed_fields())
+
+    @property
+    def batch(self) -> int:
+        return self.schedule.batch
+
+    @property
+    def batch_tile(self) -> int:
+        """Rows of activations in a product: 4 or 8, each as two columns, its bfloat16 value and the rest of it."""
+        return 4 if self.batch <= 4 else 8
+
+    @property
+    def columns(self) -> int:
+        return 2 * self.batch_tile
+
+    @property
+    def batch_padded(self) -> int:
+        return padded(self.batch)
+
+    @property
+    def group_padded(self) -> int:
+        return padded(self.schedule.shape.group)
+
+    @property
+    def hidden_padded(self) -> int:
+        return padded(self.schedule.shape.hidden)
+
+    @property
+    def stage_blocks(self) -> int:
+        """Blocks of activations that are converted at once in front of a whole product."""
+        return min(padded(self.schedule.shape.hidden_blocks), 64 // self.batch_tile)
+
+    @property
+    def stages(self) -> int:
+        return -(-self.schedule.shape.hidden_blocks // self.stage_blocks)
+
+    @property
+    def qkv_blocks(self) -> int:
+        return min(padded(max(part.k_end - part.k_begin for part in self.schedule.qkv)), self.stage_blocks)
+
+    @property
+    def qkv_stages(self) -> int:
+        return -(-max(part.k_end - part.k_begin for part in self.schedule.qkv) // self.qkv_blocks)
+
+    @property
+    def output_blocks(self) -> int:
+        return min(padded(max(part.k_end - part.k_begin for part in self.schedule.output)), 4)
+
+    @property
+    def output_stages(self) -> int:
+        return -(-max(part.k_end - part.k_begin for part in self.schedule.output) // self.output_blocks)
+
+    @property
+    def down_blocks(self) -> int:
+        return min(padded(self._down_columns), self.stage_blocks)
+
+    @property
+    def down_stages(self) -> int:
+        return -(-self._down_columns // self.down_blocks)
+
+    @property
+    def _down_columns(self) -> int:
+        return max(part.k_end - part.k_begin for group in self.schedule.down for part in group)
+
+    @property
+    def activation_blocks(self) -> int:
+        """Blocks of activations that shared memory holds."""
+        return max(
+            self.stages * self.stage_blocks,
+            self.down_stages * self.down_blocks,
+            self.qkv_stages * self.qkv_blocks,
+            self.output_stages * self.output_blocks,
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.schedule.slot_blocks * BLOCK * BLOCK * 2
+
+    @property
+    def slots(self) -> int:
+        """Slots of the ring: what is left of shared memory."""
+        activations = self.activation_blocks * self.columns * BLOCK * 2
+        return (SHARED_MEMORY - RESERVED - activations) // self.slot_bytes
+
+    @property
+    def flight(self) -> int:
+        return min(max(self.flight_bytes // self.slot_bytes, 1), self.slots)
+
+    @property
+    def mask_words(self) -> int:
+        return -(-self.schedule.shape.vocab_size // 32)
+
+    @property
+    def page_size(self) -> int:
+        return PAGE_SIZE
+
+    @property
+    def words_padded(self) -> int:
+        return max(padded(self.mask_words), 32 * WARPS)
+
+    @property
+    def programs_padded(self) -> int:
+        return max(padded(self.schedule.programs), 32 * WARPS)
+
+    # register layouts
+
+    @property
+    def accumulator(self) -> Any:
+        gl = _gluon()
+        return gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, self.columns, 16])
+
+    @property
+    def weight_layout(self) -> Any:
+        return _gluon().NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+
+    @property
+    def activation_layout(self) -> Any:
+        """[blocks, batch_tile, 64]: 8 elements a thread, 8 threads a row."""
+        warps = [4, 1, 1] if self.batch_tile == 4 else [2, 2, 1]
+        return _gluon().BlockedLayout([1, 1, 8], [1, 4, 8], warps, [2, 1, 0])
+
+    @property
+    def merge_layout(self) -> Any:
+        """[parts, batch_slots, blocks, 64]."""
+        return _gluon().BlockedLayout([1, 1, 1, 4], [1, 1, 2, 16], [1, 1, 4, 1], [3, 2, 1, 0])
+
+    @property
+    def attention_layout(self) -> Any:
+        """[group, 16 tokens, head_dim]: a token's row is spread over head_dim / 8 threads of one warp."""
+        across = self.schedule.shape.head_dim // 8
+        return _gluon().BlockedLayout([self.group_padded, 1, 8], [1, 32 // across, across], [1, 4, 1], [2, 1, 0])
+
+    @property
+    def append_layout(self) -> Any:
+        """[batch, head_dim]."""
+        across = self.schedule.shape.head_dim // 8
+        return _gluon().BlockedLayout([1, 8], [32 // across, across], [4, 1], [1, 0])
+
+    @property
+    def row_layout(self) -> Any:
+        """[columns] over all threads."""
+        return _gluon().BlockedLayout([4], [32], [WARPS], [0])
+
+    @property
+    def rows_layout(self) -> Any:
+        """[batch, columns]: each warp reduces its own rows."""
+        return _gluon().BlockedLayout([1, 4], [1, 32], [WARPS, 1], [1, 0])
+
+    @property
+    def sums_layout(self) -> Any:
+        """[64, batch_tile]: what is left of the accumulator when the two columns of a row are added."""
+        registers = [[8, 0]] + [[0, 4]] * (self.batch_tile == 8)
+        lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
+        return _gluon().DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, self.batch_tile])
+
+    @property
+    def clear_layout(self) -> Any:
+        """[128]."""
+        return _gluon().BlockedLayout([1], [32], [WARPS], [0])
+
+    @property
+    def choose_layout(self) -> Any:
+        """[programs, batch_tile]."""
+        return _gluon().BlockedLayout([1, 4], [32, 1], [WARPS, 1], [1, 0])
+
+    @property
+    def word_layout(self) -> Any:
+        """[words of a mask]: consecutive words in a thread, so that counting along them is cheap."""
+        return _gluon().BlockedLayout([self.words_padded // (32 * WARPS)], [32], [WARPS], [0])
+
+
+def _gluon() -> Any:
+    from triton.experimental.gluon import language
+
+    return language
