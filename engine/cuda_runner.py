@@ -193,7 +193,7 @@ class CudaRunner:
                 )
             self._adapters.load(slot, weights)
 
-    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS) -> None:
+    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS[:-1]) -> None:
         """Compile the kernels and capture the graphs for so many rows now, instead of when they are first wanted."""
         if self._fused:
             with torch.cuda.stream(self._compute):
