@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgen.engine import AdapterError, Engine, LlamaModel, ModelError, SamplingParams, Sequence
+from structgen.engine import AdapterError, Engine, LlamaModel, ModelError, SamplingParams, Sequence, lora
 from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.llama import Chunk, ForwardInput
 from structgen.engine.lora import AdapterTable
@@ -82,6 +82,19 @@ def test_logits_equal_those_of_the_merged_weights(
     expected = tiny.merged(adapter).logits(IDS)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
     assert (expected - tiny.plain.logits(IDS)).abs().max() > 0.1, "the adapter must matter"
+
+
+def test_large_ranks_take_each_part_by_itself(
+    tiny: Any, save_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lora, "SPLIT_ROWS", 1)
+    adapters = [save_adapter("a", ranks={"k_proj": 2}), save_adapter("b", targets=["self_attn.v_proj", "mlp.up_proj"])]
+    for precision, tolerance in (("float32", 1e-3), ("bfloat16", 0.5)):
+        model = tiny.merged(None, precision)
+        texts = [(IDS, 1), (IDS, 2), (IDS, 0), (IDS * 2, 2)]
+        for found, (ids, slot) in zip(logits(model, table_of(model, *adapters), texts), texts, strict=True):
+            expected = tiny.merged(adapters[slot - 1] if slot else None).logits(ids)
+            torch.testing.assert_close(found.float(), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("way", WAYS)
