@@ -56,14 +56,14 @@ def main() -> int:
     return 0 if largest < 1e-4 else 1
 
 
-def random_adapter(config: ModelConfig, rank: int, seed: int) -> AdapterWeights:
-    """Small enough that texts stay texts."""
+def random_adapter(config: ModelConfig, rank: int, seed: int, size: float = 0.01) -> AdapterWeights:
+    """`size` is that of B's elements; the default is small enough that texts stay texts."""
     generator = torch.Generator().manual_seed(seed)
     pairs = {}
     for layer in range(config.layers):
         for target, (out, inner) in target_sizes(config).items():
             a = torch.randn(rank, inner, generator=generator) / inner**0.5
-            pairs[layer, target] = LowRank(a=a, b=torch.randn(out, rank, generator=generator) * 0.01)
+            pairs[layer, target] = LowRank(a=a, b=torch.randn(out, rank, generator=generator) * size)
     return AdapterWeights(pairs=pairs)
 
 

@@ -213,8 +213,16 @@ class CudaRunner:
         rows = bucket.rows
         ids = rows.ids.long()
         ids = torch.where(ids < 0, self.last_tokens[(-1 - ids).clamp_min(0)], ids)
-        step = PagedRows.of(ids, rows.positions, rows.lanes, self.tables, PAGE_SIZE, workspace=bucket.workspace)
-        hidden = self.model.hidden_rows(step, self.cache)
+        step = PagedRows.of(
+            ids,
+            rows.positions,
+            rows.lanes,
+            self.tables,
+            PAGE_SIZE,
+            adapters=rows.adapters.long() if bucket.adapted else None,
+            workspace=bucket.workspace,
+        )
+        hidden = self.model.hidden_rows(step, self.cache, self._adapters)
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
     def _bucket(self, rows: int, adapted: bool = False) -> Bucket:
