@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from structgen.engine.errors import ModelError
+from structgen.engine.errors import AdapterError, ModelError
 from structgen.engine.lora_files import AdapterWeights, LowRank, target_sizes
 from structgen.engine.model_config import ModelConfig
 
@@ -101,20 +101,15 @@ class AdapterTable:
     ) -> None:
         self.slots, self.max_rank = slots, max_rank
         self.device = torch.device(device)
-        stored = torch.float32 if self.device.type == "cpu" else dtype
         self._config = config
-        sizes = target_sizes(config)
-        self._stacks: dict[str, list[Stack]] = {}
-        for fused, parts in FUSED.items():
-            shape = (slots + 1, len(parts) * max_rank)
-            inner, out = sizes[parts[0]][1], sum(sizes[part][0] for part in parts)
-            self._stacks[fused] = [
-                Stack(
-                    a=_zeros((*shape, inner), stored, self.device),
-                    b=_zeros((*shape, out), stored, self.device),
-                )
-                for _ in range(config.layers)
-            ]
+        stored = torch.float32 if self.device.type == "cpu" else dtype
+        try:
+            self._stacks = {fused: self._make(parts, stored) for fused, parts in FUSED.items()}
+        except (MemoryError, torch.OutOfMemoryError):
+            raise AdapterError(
+                f"there is no memory for {slots} adapters of rank {max_rank}",
+                hint="start with fewer max_adapters or a smaller max_lora_rank",
+            ) from None
         self._numbers = torch.arange(1, slots + 1, device=self.device)
 
     def load(self, slot: int, weights: AdapterWeights) -> None:
@@ -142,6 +137,16 @@ class AdapterTable:
         if self.device.type == "cpu":
             return self._grouped(slots)
         return self._gathered(slots) if len(slots) <= self.slots // 2 else self._masked(slots)
+
+    def _make(self, parts: tuple[str, ...], dtype: torch.dtype) -> list[Stack]:
+        """The stacks of one fused matrix, of all layers."""
+        sizes = target_sizes(self._config)
+        shape = (self.slots + 1, len(parts) * self.max_rank)
+        inner, out = sizes[parts[0]][1], sum(sizes[part][0] for part in parts)
+        return [
+            Stack(a=_zeros((*shape, inner), dtype, self.device), b=_zeros((*shape, out), dtype, self.device))
+            for _ in range(self._config.layers)
+        ]
 
     # -- three ways to the same sums ----------------------------------------------------------------------------------
 
