@@ -1,7 +1,8 @@
 """Interpreter: the slow twin of the decode-step kernel. Runs the same schedule over the same packed weights in PyTorch.
 
-It keeps the kernel's buffers, reads weights only from the program's own stream of slots, takes the programs in any
-order that the waits allow, and checks every dependency. Arithmetic is float32. B rows, D head_dim.
+It keeps the kernel's buffers, on the device of the weights, reads weights only from the program's own stream of slots,
+takes the programs in any order that the waits allow, and checks every dependency. Arithmetic is float32. B rows, D
+head_dim.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ class Interpreter:
         self.schedule, self.weights, self.cache = schedule, weights, cache
         self.blocks = pack_weights(weights, schedule).view(-1, 64, 64)
         self.dependencies = Dependencies(schedule) if check else None
-        self.residual = torch.zeros(2, batch, shape.hidden)
-        self.middle = torch.zeros(2, batch, shape.hidden)
-        self.qkv = torch.zeros(batch, shape.kv_heads, shape.group_rows)
+        device = self.blocks.device
+        self.residual = torch.zeros(2, batch, shape.hidden, device=device)
+        self.middle = torch.zeros(2, batch, shape.hidden, device=device)
+        self.qkv = torch.zeros(batch, shape.kv_heads, shape.group_rows, device=device)
         self.partial: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}  # (group, item): top, sum, mixed values
-        self.neurons = torch.zeros(batch, shape.intermediate)
-        self.logits = torch.zeros(batch, shape.vocab_size)
+        self.neurons = torch.zeros(batch, shape.intermediate, device=device)
+        self.logits = torch.zeros(batch, shape.vocab_size, device=device)
         self.layers_done = 0
         self._taken = [0] * schedule.programs  # slots of its stream that a program has read
 
@@ -147,7 +149,7 @@ class Interpreter:
             ]
             keys, values = tokens[:, one.group].float(), tokens[:, kv + one.group].float()
             scores = turned[row, : shape.group] @ keys.T * dim**-0.5
-            top = scores.amax(1, keepdim=True) if len(tokens) else torch.full((shape.group, 1), -torch.inf)
+            top = scores.amax(1, keepdim=True) if len(tokens) else scores.new_full((shape.group, 1), -torch.inf)
             weights = (scores - top).exp()
             self.partial[one.group, item] = (top, weights.sum(1, keepdim=True), weights @ values)
 
@@ -160,6 +162,10 @@ class Interpreter:
             if row in carried(self.schedule, one):
                 product += self._input(one.layer, rows)[:, place]
             self.middle[self._parity(one.layer)][:, place] += product
+
+    def attended(self, row: int) -> Tensor:
+        """[kv_heads, group, D]: what attention gave a row in the layer that was last run."""
+        return torch.stack([self._merged(group, row) for group in range(self.schedule.shape.kv_heads)])
 
     def _merged(self, group: int, row: int) -> Tensor:
         """[group, D] of a row from all parts of its context."""
@@ -213,7 +219,10 @@ class Interpreter:
         begin = self._taken[program]
         self._taken[program] += count // size
         assert begin // max(stream["layer_slots"], 1) == layer, "the program's stream is out of step with its layer"
-        slots = torch.arange(begin, begin + count // size) * stream["layer_stride"] + stream["layer_base"]
+        slots = (
+            torch.arange(begin, begin + count // size, device=self.blocks.device) * stream["layer_stride"]
+            + stream["layer_base"]
+        )
         return self.blocks.view(-1, size, 64, 64)[slots].flatten(0, 1)
 
     def _input(self, layer: int, rows: Rows) -> Tensor:

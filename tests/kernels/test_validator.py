@@ -11,7 +11,7 @@ from structgen.kernels.dataflow import Access, accesses
 from structgen.kernels.instructions import Attention, Down, GateUp, Head, Instruction, Output, Qkv
 from structgen.kernels.model_shape import LLAMA_1B, SMOLLM2_135M, ModelShape
 from structgen.kernels.schedule import Rectangle, Schedule
-from structgen.kernels.validator import ScheduleError, validate
+from structgen.kernels.validator import Program, ScheduleError, validate
 from tests.kernels.small_models import CONFIGS
 
 SMALL = ModelShape.of(CONFIGS["llama"])
@@ -26,7 +26,12 @@ def test_small_shapes_pass(name: str, batch: int, processors: int) -> None:
 
 @pytest.mark.parametrize("shape", [LLAMA_1B, SMOLLM2_135M], ids=["Llama-3.2-1B", "SmolLM2-135M"])
 def test_real_shapes_pass(shape: ModelShape) -> None:
-    validate(Schedule.build(replace(shape, layers=2), 1, processors=48))
+    validate(Schedule.build(shape, 1, processors=132))
+
+
+def test_programs_that_wait_alike_are_run_once_for_all() -> None:
+    program = Program.of(Schedule.build(SMALL, 3, processors=7))
+    assert all(program.run(number) == program.run_without(number) for number in range(len(program.steps)))
 
 
 @dataclass(frozen=True, kw_only=True)
