@@ -22,8 +22,8 @@ from structgen.engine.fused_step import (
     Step,
     run_step,
 )
+from structgen.engine.fused_weights import FusedWeights
 from structgen.engine.kv_cache import KVCache
-from structgen.engine.linear import Int8Linear
 from structgen.engine.llama import ForwardInput, LlamaModel
 
 
@@ -46,7 +46,7 @@ class FusedModel:
     def __init__(self, model: LlamaModel, cache: KVCache, context: int) -> None:
         config = model.config
         self._embedding = model.embedding
-        self._packed: list[Tensor] = []  # what the addresses in `blocks` lead to
+        self._weights = weights = FusedWeights.of(model)
         layers, hidden, wide = config.layers, config.hidden, config.intermediate
         qkv = (config.heads + 2 * config.kv_heads) * config.head_dim
         self.shape = Shape(
@@ -60,7 +60,15 @@ class FusedModel:
             epsilon=config.norm_eps,
             page_size=cache.page_size,
         )
-        self._network = self._pack(model, cache, context)
+        self._network = Network(
+            blocks=weights.blocks,
+            scales=weights.scales,
+            head_scales=weights.head_scales,
+            norms=weights.norms,
+            final_norm=weights.final_norm,
+            turns=model.turns(context).numpy(),
+            caches=_bits(cache),
+        )
         floats = torch.float32
         self._x = torch.zeros(MOST_TOKENS, hidden, dtype=floats)
         self._qkv = np.zeros((MOST_TOKENS, qkv), np.float32)
@@ -110,57 +118,11 @@ class FusedModel:
             np.zeros((group, shape.head_dim), np.float32),
         )
 
-    def _pack(self, model: LlamaModel, cache: KVCache, context: int) -> Network:
-        wide = self.shape.intermediate
-        blocks = np.zeros((self.shape.layers + 1, 4), np.int64)
-        scales, norms = [], []
-        for index, layer in enumerate(model.layers):
-            gate_up = _int8(layer.gate_up)
-            gate, up = _packed(gate_up.weight[:wide]), _packed(gate_up.weight[wide:])
-            gate_scale, up_scale = _padded(gate_up.scale[:wide]), _padded(gate_up.scale[wide:])
-            both = torch.stack([gate, up], dim=1)
-            parts = [_packed(_int8(layer.qkv).weight), _packed(_int8(layer.output).weight), both]
-            parts.append(_packed(_int8(layer.down).weight))
-            self._packed += parts
-            blocks[index] = [part.data_ptr() for part in parts]
-            turns = torch.stack([gate_scale.view(-1, WIDTH), up_scale.view(-1, WIDTH)], dim=1).view(-1)
-            down = _padded(_int8(layer.down).scale)
-            scales.append(torch.cat([_padded(_int8(layer.qkv).scale), _padded(_int8(layer.output).scale), turns, down]))
-            norms.append(torch.stack([layer.attention_norm.float(), layer.mlp_norm.float()]))
-        head = _int8(model.output_head)
-        self._packed.append(_packed(head.weight))
-        blocks[-1, 0] = self._packed[-1].data_ptr()
-        return Network(
-            blocks=blocks,
-            scales=torch.stack(scales).numpy(),
-            head_scales=_padded(head.scale).numpy(),
-            norms=torch.stack(norms).numpy(),
-            final_norm=model.final_norm.float().numpy(),
-            turns=model.turns(context).numpy(),
-            caches=_bits(cache),
-        )
-
 
 def _bits(cache: KVCache) -> Any:
     """uint16 [layers, places, what a token has]."""
     layers, pages, page_size = cache.whole.shape[:3]
     return cache.whole.view(torch.uint16).numpy().reshape(layers, pages * page_size, -1)
-
-
-def _int8(linear: Any) -> Int8Linear:
-    assert isinstance(linear, Int8Linear)
-    return linear
-
-
-def _packed(weight: Tensor) -> Tensor:
-    """int8 [outputs, features] as [blocks, features, WIDTH]; outputs that are not there have zeros."""
-    outputs, features = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % WIDTH))
-    return padded.view(-1, WIDTH, features).transpose(1, 2).contiguous()
-
-
-def _padded(scale: Tensor) -> Tensor:
-    return torch.nn.functional.pad(scale.float(), (0, -len(scale) % WIDTH))
 
 
 def _tables(step: ForwardInput) -> tuple[Any, Any]:
