@@ -201,7 +201,8 @@ def _structured(model: LlamaModel, tokenizer: TokenizerFile, options: argparse.N
         milliseconds = one.seconds_per_token(name) * 1000
         print(f"{name:<16}{milliseconds:>8.2f} ms a token{one.gain(name, 'free'):>8.3f}{many.gain(name, 'free'):>8.3f}")
     print(
-        f"jump-forward: {jumps.forced / jumps.tokens:.0%} of the tokens forced, {jumps.steps / jumps.tokens:.2f} steps a token"
+        f"jump-forward: {jumps.forced / jumps.tokens:.0%} of the tokens forced, "
+        f"{jumps.steps / jumps.tokens:.2f} steps a token"
     )
     return {
         "constrained_ratio": round(one.gain("constrained", "free"), 3),
