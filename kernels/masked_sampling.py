@@ -28,9 +28,9 @@ class RowParams:
     """How each row samples; tensors [B] on the logits' device.
 
     temperature  float32, 0 is greedy (and ignores the rest)
-    top_k        int32, keep so many of the most likely tokens, ties by lower id; 0 keeps all
+    min_p        float32, keep what has at least this share of the likeliest token's probability; 0 keeps all
+    top_k        int32, of those keep so many of the most likely, ties by lower id; 0 keeps all
     top_p        float32, of those keep the fewest most likely that reach this share of their mass; 1 keeps all
-    min_p        float32, of those keep what has at least this share of the likeliest token's probability; 0 keeps all
     seed         int64, names the row's random stream
     offset       int64, place in the stream: a new one for every token of a sequence
     """
