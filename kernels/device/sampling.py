@@ -207,8 +207,8 @@ def sample_rows(
                     mask,
                     group_tops + row * chunks * 128,
                     candidate_groups + row * chunks * 128,
-                    candidate_logits + row * vocab,
-                    candidate_ids + row * vocab,
+                    candidate_logits + row * chunks * CHUNK,
+                    candidate_ids + row * chunks * CHUNK,
                     vocab,
                     chunks * 128,
                     masked,
@@ -317,10 +317,12 @@ def append_candidates(
 def kept_tile(xs, ids, start, count, end_key, end_id):
     """Candidates from `start` on: logits, ids, keys, and whether they rank no lower than (end_key, end_id)."""
     at = start + tl.arange(0, TILE)
-    x = tl.load(xs + at, mask=at < count, other=-float("inf"))
-    token = tl.load(ids + at, mask=at < count, other=NO_TOKEN)
+    here = at < count
+    # Loaded without a mask, so that loads are wide: a row has room for whole tiles.
+    x = tl.where(here, tl.load(xs + at), -float("inf"))
+    token = tl.where(here, tl.load(ids + at), NO_TOKEN)
     key = key_of(x)
-    return x, token, key, (at < count) & ((key > end_key) | ((key == end_key) & (token <= end_id)))
+    return x, token, key, here & ((key > end_key) | ((key == end_key) & (token <= end_id)))
 
 
 @triton.jit
@@ -328,7 +330,7 @@ def tally(xs, ids, count, key, end_key, end_id, top, scale):
     """Number and mass, sum of exp((x - top) * scale), of the candidates kept by (end_key, end_id) of at least `key`."""
     number = tl.zeros([TILE], tl.int32)
     mass = tl.zeros([TILE], tl.float32)
-    for start in range(0, count, TILE):
+    for start in tl.range(0, count, TILE, loop_unroll_factor=4):  # so that loads overlap
         x, _, own, kept = kept_tile(xs, ids, start, count, end_key, end_id)
         reached = kept & (own >= key)
         number += reached.to(tl.int32)
