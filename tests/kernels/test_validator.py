@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
 from structgen.kernels.dataflow import Access, accesses
 from structgen.kernels.instructions import Attention, Down, GateUp, Head, Instruction, Output, Qkv
-from structgen.kernels.model_shape import LLAMA_1B, SMOLLM2_135M, ModelShape
+from structgen.kernels.model_shape import LLAMA_1B, SMOLLM2_135M, ModelShape, UnsupportedShape
 from structgen.kernels.schedule import Rectangle, Schedule
 from structgen.kernels.validator import Program, ScheduleError, validate
 from tests.kernels.small_models import CONFIGS
@@ -27,6 +28,27 @@ def test_small_shapes_pass(name: str, batch: int, processors: int) -> None:
 @pytest.mark.parametrize("shape", [LLAMA_1B, SMOLLM2_135M], ids=["Llama-3.2-1B", "SmolLM2-135M"])
 def test_real_shapes_pass(shape: ModelShape) -> None:
     validate(Schedule.build(shape, 1, processors=132))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_shape_passes_or_is_not_supported(seed: int) -> None:
+    random = Random(seed)
+    kv_heads = random.choice([1, 2, 3, 4, 5, 8])
+    shape = ModelShape(
+        hidden=64 * random.randint(1, 12),
+        intermediate=64 * random.randint(1, 16),
+        layers=random.randint(1, 3),
+        heads=kv_heads * random.choice([1, 2, 3, 4, 7]),
+        kv_heads=kv_heads,
+        head_dim=random.choice([64, 128, 256]),
+        vocab_size=random.randint(1, 3000),
+    )
+    batch, processors = random.randint(1, 8), random.randint(kv_heads, 40)
+    if shape.neuron_blocks < kv_heads:
+        with pytest.raises(UnsupportedShape, match="too little"):
+            Schedule.build(shape, batch, processors)
+    else:
+        validate(Schedule.build(shape, batch, processors))
 
 
 def test_programs_that_wait_alike_are_run_once_for_all() -> None:
