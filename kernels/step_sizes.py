@@ -25,8 +25,10 @@ class StepSizes:
 
     schedule: Schedule
     trace: bool = False
-    flight_bytes: int = 65536  # copies under way for one program; measured
-    ahead: int = 0  # slots that are asked into L2 before there is room in the ring
+    short: int = 256  # tokens of context up to which each program attends to all of them; measured
+    flight_bytes: int = 49152  # copies under way for one program; measured
+    far_flight_bytes: int = 49152  # the same while it is `lead` slots ahead of its consumers, and others may be waiting
+    lead: int = 6
 
     def field(self, name: str) -> int:
         """Place of a field in a program's row of the packed schedule."""
@@ -123,6 +125,10 @@ class StepSizes:
         return min(max(self.flight_bytes // self.slot_bytes, 1), self.slots)
 
     @property
+    def far_flight(self) -> int:
+        return min(max(self.far_flight_bytes // self.slot_bytes, 1), self.slots)
+
+    @property
     def mask_words(self) -> int:
         return -(-self.schedule.shape.vocab_size // 32)
 
@@ -137,6 +143,22 @@ class StepSizes:
     @property
     def programs_padded(self) -> int:
         return max(padded(self.schedule.programs), 32 * WARPS)
+
+    @property
+    def qkv_stride(self) -> int:
+        """From one (row, group) of `qkv` to the next: its values, then the sum of squares of the row's input."""
+        return self.schedule.shape.group_rows + 32
+
+    @property
+    def whole_heads(self) -> bool:
+        """Whether a program can compute a short context's attention for itself: one row, whole heads to multiply."""
+        shape, parts = self.schedule.shape, self.schedule.output
+        return (
+            self.batch == 1
+            and self.group_padded == shape.group
+            and self.output_blocks == shape.group_blocks
+            and all(part.k_end - part.k_begin == shape.group_blocks for part in parts)
+        )
 
     # register layouts
 
@@ -188,6 +210,16 @@ class StepSizes:
         registers = [[8, 0]] + [[0, 4]] * (self.batch_tile == 8)
         lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
         return _gluon().DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, self.batch_tile])
+
+    @property
+    def progress_layout(self) -> Any:
+        """[1], in the producer's one warp."""
+        return _gluon().BlockedLayout([1], [32], [1], [0])
+
+    @property
+    def progress_consumer_layout(self) -> Any:
+        """[1], in the consumers' warps."""
+        return _gluon().BlockedLayout([1], [32], [WARPS], [0])
 
     @property
     def clear_layout(self) -> Any:

@@ -23,13 +23,19 @@ def rotated(source, cos, sin, position, d, wanted, D: gl.constexpr):
 
 
 @gluon.jit
+def input_factor(source, cfg: gl.constexpr):
+    """1 / rms of the row that the values at `source`, a (row, group) of qkv, were computed from."""
+    squares = gl.load(source + cfg.schedule.shape.group_rows, cache_modifier=".cg")
+    return gl.rsqrt(squares / cfg.schedule.shape.hidden + cfg.schedule.shape.norm_eps)
+
+
+@gluon.jit
 def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg: gl.constexpr):
     """Keys and values of all rows, rounded to bfloat16, to their places in the cache."""
     z = fresh_zero()
     B: gl.constexpr = cfg.batch
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
     KEY: gl.constexpr = cfg.schedule.shape.group * cfg.schedule.shape.head_dim
     L: gl.constexpr = cfg.append_layout
     row = gl.arange(0, cfg.batch_padded, layout=gl.SliceLayout(1, L)) + z
@@ -39,12 +45,14 @@ def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, 
     page = gl.load(tables + table * max_pages + position // 16, mask=row < B, other=0).to(gl.int64)
     token = page * 16 + position % 16
     wanted = (row < B)[:, None] & (d < D)
-    source = (qkv + (row * KV + group) * ROWS)[:, None]
+    source = qkv + (row * KV + group) * cfg.qkv_stride
+    factor = input_factor(source, cfg)[:, None]
+    source = source[:, None]
     key = rotated(source + KEY, cos, sin, position[:, None], d, wanted, D)
     value = gl.load(source + KEY + D + d, mask=wanted, other=0.0, cache_modifier=".cg")
     place = cache + (token * (2 * KV) + group)[:, None] * D + d
-    gl.store(place, key.to(gl.bfloat16), mask=wanted)
-    gl.store(place + KV * D, value.to(gl.bfloat16), mask=wanted)
+    gl.store(place, (key * factor).to(gl.bfloat16), mask=wanted)
+    gl.store(place + KV * D, (value * factor).to(gl.bfloat16), mask=wanted)
 
 
 @gluon.jit
@@ -109,12 +117,12 @@ def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
 
 @gluon.jit
 def attend(
-    qkv, cache, partial, partial_max, partial_sum, table, cos, sin, group, row, part,
-    position, begin, end, k0, k1, v0, v1, cfg: gl.constexpr,
+    qkv, cache, table, cos, sin, group, row,
+    position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg: gl.constexpr,
 ):  # fmt: skip
-    """One share of one row: unnormalised output, maximum and sum of each query head, to `partial`.
+    """One share of one row. -> each query head's maximum, sum, and unnormalised output [group, head_dim].
 
-    k0, k1, v0, v1 are its first pages. With a batch of one they may have been read before the row's own key and value
+    k0, k1, v0, v1 are its first two pages, x0, x1, y0, y1 the next two. With a batch of one they may have been read before the row's own key and value
     were known, which then are put in here; else the cache has them.
     """
     z = fresh_zero()
@@ -122,23 +130,24 @@ def attend(
     G: gl.constexpr = cfg.schedule.shape.group
     GP: gl.constexpr = cfg.group_padded
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
     P: gl.constexpr = cfg.schedule.parts
     L: gl.constexpr = cfg.attention_layout
     head = (gl.arange(0, GP, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :]
-    source = qkv + (row * KV + group) * ROWS
+    source = qkv + (row * KV + group) * cfg.qkv_stride
+    factor = input_factor(source, cfg)
     query = rotated(source + head * D, cos, sin, position, d, (head < G) & (d < D), D)
     token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, L))) + z)[:, None]
     kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))) + z)[None, :]
     if cfg.batch == 1:
-        own_key = rotated(source + G * D, cos, sin, position, kd, kd < D, D).to(gl.bfloat16)
-        own_value = gl.load(source + (G + 1) * D + kd, cache_modifier=".cg").to(gl.bfloat16)
-    query = (query * (LOG2E * D**-0.5))[:, None, :]
+        own_key = (rotated(source + G * D, cos, sin, position, kd, kd < D, D) * factor).to(gl.bfloat16)
+        own_value = (gl.load(source + (G + 1) * D + kd, cache_modifier=".cg") * factor).to(gl.bfloat16)
+    query = (query * (factor * (LOG2E * D**-0.5)))[:, None, :]
     top = gl.full((GP, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
     total = gl.full((GP, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
     out = gl.full((GP, 16, D), 0.0, gl.float32, L)
     slot = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :]
+    id0, id1 = page_ids(table, begin + 4, end)
     for first in range(begin, end, 2):
         if cfg.batch == 1:
             fresh0 = first * 16 + token == position
@@ -148,9 +157,10 @@ def attend(
         s0 = gl.sum(query * k0.to(gl.float32)[None, :, :], 2)
         s1 = gl.sum(query * k1.to(gl.float32)[None, :, :], 2)
         w0, w1 = v0, v1
-        if first + 2 < end:
-            id0, id1 = page_ids(table, first + 2, end)
-            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+        k0, k1, v0, v1 = x0, x1, y0, y1
+        if first + 4 < end:
+            x0, x1, y0, y1 = page_pair(cache, id0, id1, group, cfg)
+            id0, id1 = page_ids(table, first + 6, end)
         valid0 = (first * 16 + slot) <= position
         valid1 = ((first + 1) * 16 + slot <= position) & (first + 1 < end)
         s0 = gl.where(valid0, s0, EMPTY)
@@ -165,13 +175,64 @@ def attend(
         top = new_top
     best = gl.max(top, 1)
     weight = gl.exp2(top - best[:, None])
+    return best, gl.sum(total * weight, 1), gl.sum(out * weight[:, :, None], 1)
+
+
+@gluon.jit
+def store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, row, part, cfg: gl.constexpr):
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    G: gl.constexpr = cfg.schedule.shape.group
+    GP: gl.constexpr = cfg.group_padded
+    P: gl.constexpr = cfg.schedule.parts
+    z = fresh_zero()
     item = (group * P + part) * cfg.schedule.batch_slots + row
-    sums = gl.sum(total * weight, 1)
     heads = gl.arange(0, GP, layout=best.type.layout) + z
     gl.store(partial_max + item * G + heads, best, mask=heads < G)
     gl.store(partial_sum + item * G + heads, sums, mask=heads < G)
-    mixed = gl.sum(out * weight[:, :, None], 1)
+    head = (gl.arange(0, GP, layout=gl.SliceLayout(1, mixed.type.layout)) + z)[:, None]
+    d = (gl.arange(0, D, layout=gl.SliceLayout(0, mixed.type.layout)) + z)[None, :]
     gl.store(partial + (item * G + head) * D + d, mixed, mask=(head < G) & (d < D))
+
+
+@gluon.jit
+def attend_parts(
+    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+    table, group, member, row, part, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg: gl.constexpr,
+):  # fmt: skip
+    """All (row, part) items of one member of a group; the first one's pages have been looked up."""
+    ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
+    M: gl.constexpr = cfg.schedule.members
+    B: gl.constexpr = cfg.batch
+    if member < ITEMS:
+        best, sums, mixed = attend(
+            qkv, cache, table, cos, sin, group, row, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg
+        )
+        store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, row, part, cfg)
+    if ITEMS > M:
+        for item in range(member + M, ITEMS, M):
+            other, other_part = item % B, item // B
+            other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
+            at, first, last = page_share(positions, other, other_part, cfg)
+            id0, id1 = page_ids(other_table, first, last)
+            id2, id3 = page_ids(other_table, first + 2, last)
+            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+            x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
+            best, sums, mixed = attend(
+                qkv, cache, other_table, cos, sin, group, other, at, first, last, k0, k1, v0, v1, x0, x1, y0, y1, cfg
+            )
+            store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, other, other_part, cfg)
+
+
+@gluon.jit
+def put_heads(sums, mixed, place, cfg: gl.constexpr):
+    """The finished heads of a batch of one to `place` [blocks * columns, 64]."""
+    BLOCKS: gl.constexpr = cfg.output_blocks
+    L: gl.constexpr = cfg.activation_layout
+    inverse = gl.convert_layout(1.0 / sums, gl.SliceLayout(1, mixed.type.layout))
+    x = gl.reshape(mixed * inverse[:, None], (BLOCKS, 64))
+    x = gl.convert_layout(x, gl.SliceLayout(1, L))[:, None, :]
+    row = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :][:, :, None]
+    put_activations(gl.where(row < 1, x, 0.0), place)
 
 
 @gluon.jit

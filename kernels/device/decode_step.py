@@ -13,15 +13,17 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from structgen.kernels.device.attention_phase import (
     append,
     attend,
+    attend_parts,
     page_ids,
     page_pair,
     page_share,
     prefetch_pages,
     prefetch_pair,
+    put_heads,
     put_merged,
 )
-from structgen.kernels.device.grid_sync import arrive, fresh_zero, stamp, wait
-from structgen.kernels.device.norm import input_values, inverse_rms, inverse_rms_of, put_input, put_neurons
+from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
+from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
 from structgen.kernels.device.pick_token import allowed, choose, put_best, score_of
 from structgen.kernels.device.products import (
     activations_ready,
@@ -49,20 +51,12 @@ def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
 
 
 @gluon.jit
-def producer(desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg: gl.constexpr):
-    S: gl.constexpr = cfg.slots
-    ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
-    FLIGHT: gl.constexpr = cfg.flight
-    AHEAD: gl.constexpr = cfg.ahead
-    TRACE: gl.constexpr = cfg.trace
+def producer(desc, ring, full, free, progress, decided, decision, table, layers, mode, cfg: gl.constexpr):
     index = 0
     if (mode & RUN_LAYERS) != 0:
         base = field(table, "layer_base", cfg)
-        stride = field(table, "layer_stride", cfg)
         count = layers * field(table, "layer_slots", cfg)
-        index = produce(
-            desc, weights, ring, full, free, slot_trace, index, base, count, stride, S, ROWS, FLIGHT, AHEAD, TRACE
-        )
+        index = produce(desc, ring, full, free, progress, index, base, count, field(table, "layer_stride", cfg), cfg)
     if (mode & RUN_HEAD) != 0:
         mbarrier.wait(decided, 0)
         if gl.load(decision, volatile=True) == 0:
@@ -71,15 +65,13 @@ def producer(desc, weights, ring, full, free, slot_trace, decided, decision, tab
             block = field(table, "head_block_begin", cfg)
             for _ in range(field(table, "head_block_count", cfg)):
                 base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
-                index = produce(
-                    desc, weights, ring, full, free, slot_trace, index, base, slots, 1, S, ROWS, FLIGHT, AHEAD, TRACE
-                )
+                index = produce(desc, ring, full, free, progress, index, base, slots, 1, cfg)
                 block += step
 
 
 @gluon.jit
 def consumer(
-    ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+    ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -95,6 +87,7 @@ def consumer(
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
     GR: gl.constexpr = cfg.schedule.shape.group_rows
+    QS: gl.constexpr = cfg.qkv_stride
     M: gl.constexpr = cfg.schedule.members
     NP: gl.constexpr = cfg.schedule.programs
     P: gl.constexpr = cfg.schedule.parts
@@ -139,7 +132,13 @@ def consumer(
         row, part = member % B, member // B
         row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
         position, page_begin, page_end = page_share(positions, row, part, cfg)
+        short = False
+        if cfg.whole_heads:
+            short = position < cfg.short
+            page_begin = gl.where(short, 0, page_begin)
+            page_end = gl.where(short, position // 16 + 1, page_end)
         id0, id1 = page_ids(row_table, page_begin, page_end)
+        id2, id3 = page_ids(row_table, page_begin + 2, page_end)
         cache_offset = gl.multiple_of(gl.load(cache_offsets), 8)
         for layer in range(layers):
             first = layer == 0
@@ -152,10 +151,10 @@ def consumer(
             cache_offset = gl.multiple_of(gl.load(cache_offsets + gl.minimum(layer + 1, layers - 1)), 8)
             # What will be needed soon, and lies in no cache by now.
             mark(trace, pid, layer, layers, 0, cfg)
-            if member < P * B:
-                prefetch_pair(cache, id0, id1, group, cfg)
-                prefetch_pages(cache, row_table, page_begin + 2, page_end, group, cfg)
-            prefetch_lines(qkv + group * GR, B, KV * GR, GR, cfg)
+            prefetch_pair(cache, id0, id1, group, cfg)
+            prefetch_pair(cache, id2, id3, group, cfg)
+            prefetch_pages(cache, row_table, page_begin + 4, page_end, group, cfg)
+            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
             prefetch_lines(cos + position * D, 1, 0, D, cfg)
             prefetch_lines(sin + position * D, 1, 0, D, cfg)
             prefetch_lines(norm, 1, 0, H, cfg)
@@ -163,47 +162,82 @@ def consumer(
             if layer > 0:
                 wait(counters + FULL, full_base + layer * (2 * NP), error)
             mark(trace, pid, layer, layers, 1, cfg)
-            put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
-                      cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
+            squares = put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+                                cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
             activations_ready()
-            factor = inverse_rms(first, before, embedding, ids, last_tokens, LS, cfg)
             mark(trace, pid, layer, layers, 2, cfg)
+            if qkv_row_begin == 0:
+                sums = gl.sum(gl.sum(squares, 2), 0)
+                batch = gl.arange(0, BT, layout=sums.type.layout)
+                gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
-                index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
-                place = qkv + (batch_row * KV + group) * GR + (r * 64 + sums_row)
-                gl.atomic_add(place, column_sums(acc, LS) * factor, mask=wanted, sem="relaxed")
+                index, acc = row_product(
+                    ring, full, free, progress, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg
+                )
+                place = qkv + (batch_row * KV + group) * QS + (r * 64 + sums_row)
+                gl.atomic_add(place, column_sums(acc, LS), mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 3, cfg)
             arrive(own)
             # Attention
             k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+            x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
             if B > 1:
                 append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
                 gl.thread_barrier()
                 k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+                x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
             mark(trace, pid, layer, layers, 5, cfg)
-            if member < P * B:
-                attend(qkv, cache, partial, partial_max, partial_sum, row_table, cos, sin, group, row, part,
-                       position, page_begin, page_end, k0, k1, v0, v1, cfg)  # fmt: skip
-            if P * B > M:
-                for item in range(member + M, P * B, M):
-                    other, other_part = item % B, item // B
-                    other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
-                    at, begin, end = page_share(positions, other, other_part, cfg)
-                    first_id, second_id = page_ids(other_table, begin, end)
-                    k0, k1, v0, v1 = page_pair(cache, first_id, second_id, group, cfg)
-                    attend(qkv, cache, partial, partial_max, partial_sum, other_table, cos, sin, group, other,
-                           other_part, at, begin, end, k0, k1, v0, v1, cfg)  # fmt: skip
-            mark(trace, pid, layer, layers, 6, cfg)
-            arrive(own)
-            if B == 1:
-                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
-            prefetch_lines(norm + H, 1, 0, H, cfg)
+            if cfg.whole_heads:
+                if short:
+                    best, sums, mixed = attend(
+                        qkv,
+                        cache,
+                        row_table,
+                        cos,
+                        sin,
+                        group,
+                        row,
+                        position,
+                        page_begin,
+                        page_end,
+                        k0,
+                        k1,
+                        v0,
+                        v1,
+                        x0,
+                        x1,
+                        y0,
+                        y1,
+                        cfg,
+                    )
+                    arrive_relaxed(own)
+                    mark(trace, pid, layer, layers, 6, cfg)
+                    put_heads(sums, mixed, output_place.index(0), cfg)
+                else:
+                    attend_parts(
+                        qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                        row_table, group, member, row, part, position, page_begin, page_end,
+                        k0, k1, v0, v1, x0, x1, y0, y1, cfg,
+                    )  # fmt: skip
+                    mark(trace, pid, layer, layers, 6, cfg)
+                    arrive(own)
+                    wait(own, own_base + layer * (3 * M) + 2 * M, error)
+                    mark(trace, pid, layer, layers, 7, cfg)
+                    put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
+            else:
+                attend_parts(
+                    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                    row_table, group, member, row, part, position, page_begin, page_end,
+                        k0, k1, v0, v1, x0, x1, y0, y1, cfg,
+                )  # fmt: skip
+                mark(trace, pid, layer, layers, 6, cfg)
+                arrive(own)
+                wait(own, own_base + layer * (3 * M) + 2 * M, error)
+                mark(trace, pid, layer, layers, 7, cfg)
+                put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
             # Output
-            wait(own, own_base + layer * (3 * M) + 2 * M, error)
-            mark(trace, pid, layer, layers, 7, cfg)
-            put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
             activations_ready()
             mark(trace, pid, layer, layers, 8, cfg)
             for r in range(out_row_begin, out_row_end):
@@ -211,10 +245,15 @@ def consumer(
                 carried = wanted & (r % KV == group) & (out_k_begin == 0)
                 carry = input_values(first, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
                                      carried, batch_row < B, H)  # fmt: skip
-                index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
+                index, acc = row_product(
+                    ring, full, free, progress, slot_trace, index, activations, out_k_end - out_k_begin, cfg
+                )
                 gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 9, cfg)
             arrive(counters + FULL)
+            if B == 1:  # nobody has waited for it: attend() puts the row's own key and value in
+                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
+            prefetch_lines(norm + H, 1, 0, H, cfg)
             # GateUp
             wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
             mark(trace, pid, layer, layers, 10, cfg)
@@ -222,13 +261,13 @@ def consumer(
                       cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
             activations_ready()
             factor = inverse_rms_of(squares, LS, cfg)
-            clear(qkv, pid, B * KV * GR, NP, cfg)
+            clear(qkv, pid, B * KV * QS, NP, cfg)
             clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
             clear(before, pid, B * H, NP, cfg)
             mark(trace, pid, layer, layers, 11, cfg)
             for neuron in range(neuron_begin, neuron_end):
-                index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-                index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                index, gate = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
+                index, up = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
                 g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
                 place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
                 gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
@@ -244,7 +283,7 @@ def consumer(
                 carried = wanted & (r % KV == group) & (down_k_begin == 0)
                 carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
                 index, acc = row_product(
-                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                    ring, full, free, progress, slot_trace, index, activations, down_k_end - down_k_begin, cfg
                 )
                 gl.atomic_add(after + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 14, cfg)
@@ -279,7 +318,7 @@ def consumer(
             for _ in range(field(table, "head_block_count", cfg)):
                 token = block * 64 + head_row + batch_row * 0
                 wanted = (token < V) & (batch_row < B)
-                index, acc = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                index, acc = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
                 y = column_sums(acc, LH) * factor
                 if (mode & KEEP_LOGITS) != 0:
                     gl.store(logits + batch_row.to(gl.int64) * V + token, y, mask=wanted)
@@ -331,7 +370,7 @@ def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.cons
 
 @gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
 def decode_step(
-    desc, weights, schedule, layers, mode,
+    desc, schedule, layers, mode,
     state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
     norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -351,6 +390,8 @@ def decode_step(
     ring = gl.allocate_shared_memory(gl.bfloat16, [S, SB * 64, 64], cfg.weight_layout)
     full = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    progress = gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
+    progress.store(gl.full((1,), 0, gl.int32, cfg.progress_consumer_layout))
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for s in gl.static_range(S):
         mbarrier.init(full.index(s), count=1)
@@ -358,11 +399,11 @@ def decode_step(
     mbarrier.init(decided, count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+        (consumer, (ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
                     norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg)),
+        (producer, (desc, ring, full, free, progress, decided, decision, table, layers, mode, cfg)),
     ], [1], [24])  # fmt: skip

@@ -21,26 +21,6 @@ from structgen.kernels.device.grid_sync import stamp
 
 
 @gluon.jit
-def prefetch_bulk(place, bytes, wanted):
-    """Ask `bytes` from `place` on into L2; one thread of the warp does."""
-    gl.inline_asm_elementwise(
-        """{
-        .reg .pred p, q; .reg .u32 t;
-        mov.u32 t, %laneid;
-        setp.ne.u32 q, $2, 0;
-        setp.eq.and.u32 p, t, 0, q;
-        @p cp.async.bulk.prefetch.L2.global [$1], $3;
-        mov.u32 $0, 0;
-    }""",
-        "=r,l,r,r",
-        [place, wanted, bytes],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@gluon.jit
 def prefetch(places):
     """Ask the lines of a tensor of pointers into L2."""
     gl.inline_asm_elementwise(
@@ -49,27 +29,25 @@ def prefetch(places):
 
 
 @gluon.jit
-def produce(
-    desc, weights, ring, full, free, slot_trace, index, base, count, stride,
-    S: gl.constexpr, ROWS: gl.constexpr, FLIGHT: gl.constexpr, AHEAD: gl.constexpr, TRACE: gl.constexpr,
-):  # fmt: skip
+def produce(desc, ring, full, free, progress, index, base, count, stride, cfg: gl.constexpr):
     """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
 
-    No more than FLIGHT copies are under way at once: more would not be faster, and everybody else's loads and fences
-    would queue behind them.
+    Few copies are under way at once: more would not be faster, and everybody else's loads and fences would queue
+    behind them. Still fewer when the consumers have enough to do: the memory should serve those who wait for it.
     """
+    S: gl.constexpr = cfg.slots
+    ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
+    NEAR: gl.constexpr = cfg.flight
+    FAR: gl.constexpr = cfg.far_flight
     for t in range(count):
         s = index % S
-        if AHEAD > 0:
-            later = weights + (base + (t + AHEAD) * stride).to(gl.int64) * (ROWS * 64)
-            prefetch_bulk(later, ROWS * 128, (t + AHEAD < count).to(gl.int32))
-        if FLIGHT < S:  # noqa: SIM102 (one is known at compile time, the other is not)
-            if index >= FLIGHT:
-                oldest = index - FLIGHT
-                mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
+        oldest = index - NEAR
+        if NEAR != FAR:
+            consumed = gl.max(progress.load(cfg.progress_layout), 0)
+            oldest = gl.where(index - consumed > cfg.lead, index - FAR, oldest)
+        if oldest >= 0:
+            mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
-        if TRACE:
-            stamp(slot_trace + index * 4 + 2)
         mbarrier.expect(full.index(s), desc.block_type.nbytes)
         tma.async_copy_global_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
         index += 1
@@ -103,7 +81,7 @@ def column_sums(accumulator, LS: gl.constexpr):
 
 
 @gluon.jit
-def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
+def row_product(ring, full, free, progress, slot_trace, index, activations, blocks, cfg: gl.constexpr):
     """64 rows times `blocks` blocks of columns. -> (next slot index, [64, columns])."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
@@ -122,6 +100,8 @@ def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: g
         gl.thread_barrier()
         mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
         index += 1
+        if cfg.flight != cfg.far_flight:
+            progress.store(gl.full((1,), 0, gl.int32, cfg.progress_consumer_layout) + index)
     acc = warpgroup_mma_wait(0, deps=[acc])
     gl.thread_barrier()
     mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
