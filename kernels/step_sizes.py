@@ -155,10 +155,15 @@ class StepSizes:
         shape, parts = self.schedule.shape, self.schedule.output
         return (
             self.batch == 1
-            and self.group_padded == shape.group
-            and self.output_blocks == shape.group_blocks
-            and all(part.k_end - part.k_begin == shape.group_blocks for part in parts)
+            and self.own_heads * shape.head_dim == self.output_blocks * 64
+            and all((part.k_end - part.k_begin) == self.output_blocks for part in parts)
+            and all(part.k_begin * 64 % shape.head_dim == 0 for part in parts)
         )
+
+    @property
+    def own_heads(self) -> int:
+        """Query heads that one program multiplies by the output projection, if they are whole."""
+        return max(self.output_blocks * 64 // self.schedule.shape.head_dim, 1)
 
     # register layouts
 
@@ -182,11 +187,10 @@ class StepSizes:
         """[parts, batch_slots, blocks, 64]."""
         return _gluon().BlockedLayout([1, 1, 1, 4], [1, 1, 2, 16], [1, 1, 4, 1], [3, 2, 1, 0])
 
-    @property
-    def attention_layout(self) -> Any:
-        """[group, 16 tokens, head_dim]: a token's row is spread over head_dim / 8 threads of one warp."""
+    def attention_layout(self, heads: int) -> Any:
+        """[heads, 16 tokens, head_dim]: a token's row is spread over head_dim / 8 threads of one warp."""
         across = self.schedule.shape.head_dim // 8
-        return _gluon().BlockedLayout([self.group_padded, 1, 8], [1, 32 // across, across], [1, 4, 1], [2, 1, 0])
+        return _gluon().BlockedLayout([heads, 1, 8], [1, 32 // across, across], [1, 4, 1], [2, 1, 0])
 
     @property
     def append_layout(self) -> Any:

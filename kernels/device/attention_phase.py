@@ -79,7 +79,7 @@ def page_pair(cache, id0, id1, group, cfg: gl.constexpr):
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    L: gl.constexpr = gl.SliceLayout(0, cfg.attention_layout)
+    L: gl.constexpr = gl.SliceLayout(0, cfg.attention_layout(1))
     token = (gl.arange(0, 16, layout=gl.SliceLayout(1, L)) + z)[:, None]
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
     within = token * (2 * KV * D) + group * D + d
@@ -116,36 +116,44 @@ def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
 
 
 @gluon.jit
+def _as(x, L: gl.constexpr):
+    """[16, head_dim] bfloat16 as float32 [1, 16, head_dim], in layout L; the threads keep what they have."""
+    return gl.convert_layout(x, gl.SliceLayout(0, L), assert_trivial=True).to(gl.float32)[None, :, :]
+
+
+@gluon.jit
 def attend(
     qkv, cache, table, cos, sin, group, row,
-    position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg: gl.constexpr,
+    position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1,
+    first_head, HEADS: gl.constexpr, cfg: gl.constexpr,
 ):  # fmt: skip
-    """One share of one row. -> each query head's maximum, sum, and unnormalised output [group, head_dim].
+    """One share of one row. -> maximum, sum, and unnormalised output [HEADS, head_dim] of each query head from
+    first_head on.
 
-    k0, k1, v0, v1 are its first two pages, x0, x1, y0, y1 the next two. With a batch of one they may have been read before the row's own key and value
-    were known, which then are put in here; else the cache has them.
+    k0, k1, v0, v1 are its first two pages, x0, x1, y0, y1 the next two. With a batch of one they may have been read
+    before the row's own key and value were known, which then are put in here; else the cache has them.
     """
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
     G: gl.constexpr = cfg.schedule.shape.group
-    GP: gl.constexpr = cfg.group_padded
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
     P: gl.constexpr = cfg.schedule.parts
-    L: gl.constexpr = cfg.attention_layout
-    head = (gl.arange(0, GP, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
+    L: gl.constexpr = cfg.attention_layout(HEADS)
+    head = (gl.arange(0, HEADS, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :]
+    K: gl.constexpr = cfg.attention_layout(1)
     source = qkv + (row * KV + group) * cfg.qkv_stride
     factor = input_factor(source, cfg)
-    query = rotated(source + head * D, cos, sin, position, d, (head < G) & (d < D), D)
-    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, L))) + z)[:, None]
-    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))) + z)[None, :]
+    query = rotated(source + (first_head + head) * D, cos, sin, position, d, (first_head + head < G) & (d < D), D)
+    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, K))) + z)[:, None]
+    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, K))) + z)[None, :]
     if cfg.batch == 1:
         own_key = (rotated(source + G * D, cos, sin, position, kd, kd < D, D) * factor).to(gl.bfloat16)
         own_value = (gl.load(source + (G + 1) * D + kd, cache_modifier=".cg") * factor).to(gl.bfloat16)
     query = (query * (factor * (LOG2E * D**-0.5)))[:, None, :]
-    top = gl.full((GP, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
-    total = gl.full((GP, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
-    out = gl.full((GP, 16, D), 0.0, gl.float32, L)
+    top = gl.full((HEADS, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
+    total = gl.full((HEADS, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
+    out = gl.full((HEADS, 16, D), 0.0, gl.float32, L)
     slot = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :]
     id0, id1 = page_ids(table, begin + 4, end)
     for first in range(begin, end, 2):
@@ -154,9 +162,9 @@ def attend(
             fresh1 = first * 16 + 16 + token == position
             k0, v0 = gl.where(fresh0, own_key, k0), gl.where(fresh0, own_value, v0)
             k1, v1 = gl.where(fresh1, own_key, k1), gl.where(fresh1, own_value, v1)
-        s0 = gl.sum(query * k0.to(gl.float32)[None, :, :], 2)
-        s1 = gl.sum(query * k1.to(gl.float32)[None, :, :], 2)
-        w0, w1 = v0, v1
+        s0 = gl.sum(query * _as(k0, L), 2)
+        s1 = gl.sum(query * _as(k1, L), 2)
+        w0, w1 = _as(v0, L), _as(v1, L)
         k0, k1, v0, v1 = x0, x1, y0, y1
         if first + 4 < end:
             x0, x1, y0, y1 = page_pair(cache, id0, id1, group, cfg)
@@ -170,8 +178,8 @@ def attend(
         p0 = gl.where(valid0, gl.exp2(s0 - new_top), 0.0)
         p1 = gl.where(valid1, gl.exp2(s1 - new_top), 0.0)
         total = total * shrink + p0 + p1
-        out = out * shrink[:, :, None] + p0[:, :, None] * w0.to(gl.float32)[None, :, :]
-        out += p1[:, :, None] * w1.to(gl.float32)[None, :, :]
+        out = out * shrink[:, :, None] + p0[:, :, None] * w0
+        out += p1[:, :, None] * w1
         top = new_top
     best = gl.max(top, 1)
     weight = gl.exp2(top - best[:, None])
@@ -205,7 +213,8 @@ def attend_parts(
     B: gl.constexpr = cfg.batch
     if member < ITEMS:
         best, sums, mixed = attend(
-            qkv, cache, table, cos, sin, group, row, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg
+            qkv, cache, table, cos, sin, group, row, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1,
+            0, cfg.group_padded, cfg
         )
         store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, row, part, cfg)
     if ITEMS > M:
@@ -218,7 +227,8 @@ def attend_parts(
             k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
             x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
             best, sums, mixed = attend(
-                qkv, cache, other_table, cos, sin, group, other, at, first, last, k0, k1, v0, v1, x0, x1, y0, y1, cfg
+                qkv, cache, other_table, cos, sin, group, other, at, first, last, k0, k1, v0, v1,
+                x0, x1, y0, y1, 0, cfg.group_padded, cfg
             )
             store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, other, other_part, cfg)
 

@@ -192,26 +192,9 @@ def consumer(
             if cfg.whole_heads:
                 if short:
                     best, sums, mixed = attend(
-                        qkv,
-                        cache,
-                        row_table,
-                        cos,
-                        sin,
-                        group,
-                        row,
-                        position,
-                        page_begin,
-                        page_end,
-                        k0,
-                        k1,
-                        v0,
-                        v1,
-                        x0,
-                        x1,
-                        y0,
-                        y1,
-                        cfg,
-                    )
+                        qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end,
+                        k0, k1, v0, v1, x0, x1, y0, y1, out_k_begin * 64 // D, cfg.own_heads, cfg,
+                    )  # fmt: skip
                     arrive_relaxed(own)
                     mark(trace, pid, layer, layers, 6, cfg)
                     put_heads(sums, mixed, output_place.index(0), cfg)
