@@ -82,6 +82,8 @@ class Decoder:
         self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if own.trace else 1, torch.int64)
         base = model.cache[0].data_ptr()
         offsets = [(layer.data_ptr() - base) // 2 for layer in model.cache]
+        steps = {later - earlier for earlier, later in zip(offsets, offsets[1:], strict=False)}
+        self._cache_stride = steps.pop() if len(steps) == 1 else 0
         self._cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
         self._descriptor = self._weight_descriptor()
 
@@ -118,6 +120,7 @@ class Decoder:
             weights.head,
             model.cache[0],
             self._cache_offsets,
+            self._cache_stride,
             model.cos,
             model.sin,
             step.ids,

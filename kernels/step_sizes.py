@@ -27,8 +27,8 @@ class StepSizes:
     trace: bool = False
     short: int = 256  # tokens of context up to which each program attends to all of them; measured
     flight_bytes: int = 49152  # copies under way for one program; measured
-    far_flight_bytes: int = 49152  # the same while it is `lead` slots ahead of its consumers, and others may be waiting
-    lead: int = 6
+    far_flight_bytes: int = 32768  # the same while it is `lead` slots ahead of its consumers, and others may be waiting
+    lead: int = 3
 
     def field(self, name: str) -> int:
         """Place of a field in a program's row of the packed schedule."""
@@ -186,6 +186,12 @@ class StepSizes:
     def merge_layout(self) -> Any:
         """[parts, batch_slots, blocks, 64]."""
         return _gluon().BlockedLayout([1, 1, 1, 4], [1, 1, 2, 16], [1, 1, 4, 1], [3, 2, 1, 0])
+
+    @property
+    def pair_layout(self) -> Any:
+        """[heads, 16 tokens, head_dim / 2]: the attention's layout, of pairs of elements."""
+        across = self.schedule.shape.head_dim // 8
+        return _gluon().BlockedLayout([1, 1, 4], [1, 32 // across, across], [1, WARPS, 1], [2, 1, 0])
 
     def attention_layout(self, heads: int) -> Any:
         """[heads, 16 tokens, head_dim]: a token's row is spread over head_dim / 8 threads of one warp."""

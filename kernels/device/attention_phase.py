@@ -6,7 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from structgen.kernels.device.grid_sync import fresh_zero
-from structgen.kernels.device.products import prefetch, put_activations
+from structgen.kernels.device.products import put_activations
 
 LOG2E = gl.constexpr(1.4426950408889634)
 EMPTY = gl.constexpr(-1.0e30)
@@ -74,17 +74,30 @@ def page_ids(table, first, end):
 
 
 @gluon.jit
+def layer_cache(cache_base, cache_offsets, cache_stride, layer):
+    """The layer's keys and values: at equal distances, or wherever the list of offsets says."""
+    offset = layer.to(gl.int64) * cache_stride
+    if cache_stride == 0:
+        offset = gl.multiple_of(gl.load(cache_offsets + layer), 16)
+    return cache_base + offset
+
+
+@gluon.jit
 def page_pair(cache, id0, id1, group, cfg: gl.constexpr):
-    """Keys and values of one head in two pages, [16, head_dim] each."""
+    """Keys and values of one head in two pages, as pairs in int32: [16, head_dim / 2] each.
+
+    As integers they stay untouched until they are used; as bfloat16 they would be taken apart, and waited for, at once.
+    """
     z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
+    D: gl.constexpr = cfg.schedule.shape.head_dim // 2
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    L: gl.constexpr = gl.SliceLayout(0, cfg.attention_layout(1))
+    L: gl.constexpr = gl.SliceLayout(0, cfg.pair_layout)
     token = (gl.arange(0, 16, layout=gl.SliceLayout(1, L)) + z)[:, None]
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
     within = token * (2 * KV * D) + group * D + d
-    page0 = cache + id0.to(gl.int64) * (16 * 2 * KV * D)
-    page1 = cache + id1.to(gl.int64) * (16 * 2 * KV * D)
+    pairs = cache.to(gl.pointer_type(gl.int32))
+    page0 = pairs + id0.to(gl.int64) * (16 * 2 * KV * D)
+    page1 = pairs + id1.to(gl.int64) * (16 * 2 * KV * D)
     k0 = gl.load(page0 + within, cache_modifier=".cg")
     k1 = gl.load(page1 + within, cache_modifier=".cg")
     v0 = gl.load(page0 + within + KV * D, cache_modifier=".cg")
@@ -93,45 +106,28 @@ def page_pair(cache, id0, id1, group, cfg: gl.constexpr):
 
 
 @gluon.jit
-def prefetch_pair(cache, id0, id1, group, cfg: gl.constexpr):
-    """Ask what page_pair reads into L2."""
-    z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
-    KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    page = gl.where(i // 32 % 2 == 0, id0, id1).to(gl.int64)
-    prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
-
-
-@gluon.jit
-def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
-    """Ask keys and values of pages [begin, end) into L2."""
-    z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
-    KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    for first in range(begin, end, 4):
-        page = gl.load(table + gl.minimum(first + i // 32, end - 1)).to(gl.int64)
-        prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
-
-
-@gluon.jit
-def _as(x, L: gl.constexpr):
-    """[16, head_dim] bfloat16 as float32 [1, 16, head_dim], in layout L; the threads keep what they have."""
-    return gl.convert_layout(x, gl.SliceLayout(0, L), assert_trivial=True).to(gl.float32)[None, :, :]
+def _unpacked(pairs, L: gl.constexpr):
+    """[16, head_dim / 2] int32 -> [1, 16, head_dim] float32 in layout L; the threads keep what they have."""
+    tokens: gl.constexpr = pairs.shape[0]
+    half: gl.constexpr = pairs.shape[1]
+    low = (pairs << 16).to(gl.float32, bitcast=True)
+    high = (pairs & -65536).to(gl.float32, bitcast=True)
+    x = gl.reshape(gl.join(low, high), (tokens, 2 * half))
+    return gl.convert_layout(x, gl.SliceLayout(0, L), assert_trivial=True)[None, :, :]
 
 
 @gluon.jit
 def attend(
     qkv, cache, table, cos, sin, group, row,
     position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1,
-    first_head, HEADS: gl.constexpr, cfg: gl.constexpr,
+    own_place, writes, first_head, HEADS: gl.constexpr, cfg: gl.constexpr,
 ):  # fmt: skip
     """One share of one row. -> maximum, sum, and unnormalised output [HEADS, head_dim] of each query head from
     first_head on.
 
     k0, k1, v0, v1 are its first two pages, x0, x1, y0, y1 the next two. With a batch of one they may have been read
-    before the row's own key and value were known, which then are put in here; else the cache has them.
+    before the row's own key and value were known, which then are put in here, and in the cache at own_place by the
+    program that `writes`; else the cache has them.
     """
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
@@ -141,15 +137,18 @@ def attend(
     L: gl.constexpr = cfg.attention_layout(HEADS)
     head = (gl.arange(0, HEADS, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
     d = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :]
-    K: gl.constexpr = cfg.attention_layout(1)
     source = qkv + (row * KV + group) * cfg.qkv_stride
     factor = input_factor(source, cfg)
     query = rotated(source + (first_head + head) * D, cos, sin, position, d, (first_head + head < G) & (d < D), D)
-    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, K))) + z)[:, None]
-    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, K))) + z)[None, :]
+    token = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :][:, :, None]
+    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))) + z)[None, :]
     if cfg.batch == 1:
         own_key = (rotated(source + G * D, cos, sin, position, kd, kd < D, D) * factor).to(gl.bfloat16)
         own_value = (gl.load(source + (G + 1) * D + kd, cache_modifier=".cg") * factor).to(gl.bfloat16)
+        gl.store(own_place + kd, own_key, mask=(kd < D) & writes)
+        gl.store(own_place + KV * D + kd, own_value, mask=(kd < D) & writes)
+        own_key = own_key.to(gl.float32)[None, :, :]
+        own_value = own_value.to(gl.float32)[None, :, :]
     query = (query * (factor * (LOG2E * D**-0.5)))[:, None, :]
     top = gl.full((HEADS, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
     total = gl.full((HEADS, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
@@ -157,14 +156,14 @@ def attend(
     slot = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :]
     id0, id1 = page_ids(table, begin + 4, end)
     for first in range(begin, end, 2):
+        a0, a1, w0, w1 = _unpacked(k0, L), _unpacked(k1, L), _unpacked(v0, L), _unpacked(v1, L)
         if cfg.batch == 1:
             fresh0 = first * 16 + token == position
             fresh1 = first * 16 + 16 + token == position
-            k0, v0 = gl.where(fresh0, own_key, k0), gl.where(fresh0, own_value, v0)
-            k1, v1 = gl.where(fresh1, own_key, k1), gl.where(fresh1, own_value, v1)
-        s0 = gl.sum(query * _as(k0, L), 2)
-        s1 = gl.sum(query * _as(k1, L), 2)
-        w0, w1 = _as(v0, L), _as(v1, L)
+            a0, w0 = gl.where(fresh0, own_key, a0), gl.where(fresh0, own_value, w0)
+            a1, w1 = gl.where(fresh1, own_key, a1), gl.where(fresh1, own_value, w1)
+        s0 = gl.sum(query * a0, 2)
+        s1 = gl.sum(query * a1, 2)
         k0, k1, v0, v1 = x0, x1, y0, y1
         if first + 4 < end:
             x0, x1, y0, y1 = page_pair(cache, id0, id1, group, cfg)
@@ -205,7 +204,8 @@ def store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, r
 @gluon.jit
 def attend_parts(
     qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
-    table, group, member, row, part, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1, cfg: gl.constexpr,
+    table, group, member, row, part, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1,
+    own_place, cfg: gl.constexpr,
 ):  # fmt: skip
     """All (row, part) items of one member of a group; the first one's pages have been looked up."""
     ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
@@ -214,7 +214,7 @@ def attend_parts(
     if member < ITEMS:
         best, sums, mixed = attend(
             qkv, cache, table, cos, sin, group, row, position, begin, end, k0, k1, v0, v1, x0, x1, y0, y1,
-            0, cfg.group_padded, cfg
+            own_place, member == 0, 0, cfg.group_padded, cfg
         )
         store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, row, part, cfg)
     if ITEMS > M:
@@ -228,7 +228,7 @@ def attend_parts(
             x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
             best, sums, mixed = attend(
                 qkv, cache, other_table, cos, sin, group, other, at, first, last, k0, k1, v0, v1,
-                x0, x1, y0, y1, 0, cfg.group_padded, cfg
+                x0, x1, y0, y1, own_place, False, 0, cfg.group_padded, cfg
             )
             store_partial(partial, partial_max, partial_sum, best, sums, mixed, group, other, other_part, cfg)
 

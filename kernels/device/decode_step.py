@@ -14,21 +14,20 @@ from structgen.kernels.device.attention_phase import (
     append,
     attend,
     attend_parts,
+    layer_cache,
     page_ids,
     page_pair,
     page_share,
-    prefetch_pages,
-    prefetch_pair,
     put_heads,
     put_merged,
 )
+from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
 from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
 from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
 from structgen.kernels.device.pick_token import allowed, choose, put_best, score_of
 from structgen.kernels.device.products import (
     activations_ready,
     column_sums,
-    prefetch,
     produce,
     row_product,
 )
@@ -51,13 +50,41 @@ def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
 
 
 @gluon.jit
-def producer(desc, ring, full, free, progress, decided, decision, table, layers, mode, cfg: gl.constexpr):
+def producer(
+    desc, ring, full, free, progress, decided, decision, table, layers, mode,
+    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    B: gl.constexpr = cfg.batch
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    QS: gl.constexpr = cfg.qkv_stride
     index = 0
     if (mode & RUN_LAYERS) != 0:
-        base = field(table, "layer_base", cfg)
-        count = layers * field(table, "layer_slots", cfg)
-        index = produce(desc, ring, full, free, progress, index, base, count, field(table, "layer_stride", cfg), cfg)
+        base, stride = field(table, "layer_base", cfg), field(table, "layer_stride", cfg)
+        count = field(table, "layer_slots", cfg)
+        group, member = field(table, "qkv_group", cfg), field(table, "attention_member", cfg)
+        row = member % B
+        position, begin, end = page_share(positions, row, member // B, cfg)
+        if cfg.whole_heads:
+            short = position < cfg.short
+            begin = gl.where(short, 0, begin)
+            end = gl.where(short, position // 16 + 1, end)
+        lane = gl.arange(0, 32, layout=cfg.progress_layout)
+        row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
+        ids = gl.load(row_table + begin + lane, mask=begin + lane < end, other=0)
+        pages = gl.minimum(end - begin, 32)
+        for layer in range(layers):
+            cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
+            prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
+            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
+            prefetch_lines(cos + position * D, 1, 0, D, cfg)
+            prefetch_lines(sin + position * D, 1, 0, D, cfg)
+            prefetch_pages(cache, ids, pages, group, cfg)
+            index = produce(desc, ring, full, free, progress, index, base + layer * count * stride, count, stride, cfg)
     if (mode & RUN_HEAD) != 0:
+        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
         mbarrier.wait(decided, 0)
         if gl.load(decision, volatile=True) == 0:
             slots = field(table, "head_slots", cfg)
@@ -73,7 +100,7 @@ def producer(desc, ring, full, free, progress, decided, decision, table, layers,
 def consumer(
     ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
-    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
     best_scores, best_tokens, tokens, lanes, epoch_place,
@@ -138,8 +165,9 @@ def consumer(
             page_begin = gl.where(short, 0, page_begin)
             page_end = gl.where(short, position // 16 + 1, page_end)
         id0, id1 = page_ids(row_table, page_begin, page_end)
+        own_page = gl.load(row_table + position // 16).to(gl.int64)
+        own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
         id2, id3 = page_ids(row_table, page_begin + 2, page_end)
-        cache_offset = gl.multiple_of(gl.load(cache_offsets), 8)
         for layer in range(layers):
             first = layer == 0
             parity = (epoch * layers + layer) & 1
@@ -147,17 +175,9 @@ def consumer(
             after = residuals + (2 + parity) * SIZE
             before = residuals + (3 - parity) * SIZE
             norm = norms + layer * (2 * H)
-            cache = cache_base + cache_offset
-            cache_offset = gl.multiple_of(gl.load(cache_offsets + gl.minimum(layer + 1, layers - 1)), 8)
-            # What will be needed soon, and lies in no cache by now.
+            cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
+            own_place = cache + own_offset
             mark(trace, pid, layer, layers, 0, cfg)
-            prefetch_pair(cache, id0, id1, group, cfg)
-            prefetch_pair(cache, id2, id3, group, cfg)
-            prefetch_pages(cache, row_table, page_begin + 4, page_end, group, cfg)
-            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
-            prefetch_lines(cos + position * D, 1, 0, D, cfg)
-            prefetch_lines(sin + position * D, 1, 0, D, cfg)
-            prefetch_lines(norm, 1, 0, H, cfg)
             # Qkv
             if layer > 0:
                 wait(counters + FULL, full_base + layer * (2 * NP), error)
@@ -193,7 +213,7 @@ def consumer(
                 if short:
                     best, sums, mixed = attend(
                         qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, out_k_begin * 64 // D, cfg.own_heads, cfg,
+                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, member == 0, out_k_begin * 64 // D, cfg.own_heads, cfg,
                     )  # fmt: skip
                     arrive_relaxed(own)
                     mark(trace, pid, layer, layers, 6, cfg)
@@ -202,7 +222,7 @@ def consumer(
                     attend_parts(
                         qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
                         row_table, group, member, row, part, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, cfg,
+                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, cfg,
                     )  # fmt: skip
                     mark(trace, pid, layer, layers, 6, cfg)
                     arrive(own)
@@ -213,7 +233,7 @@ def consumer(
                 attend_parts(
                     qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
                     row_table, group, member, row, part, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, cfg,
+                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, cfg,
                 )  # fmt: skip
                 mark(trace, pid, layer, layers, 6, cfg)
                 arrive(own)
@@ -234,9 +254,6 @@ def consumer(
                 gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 9, cfg)
             arrive(counters + FULL)
-            if B == 1:  # nobody has waited for it: attend() puts the row's own key and value in
-                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
-            prefetch_lines(norm + H, 1, 0, H, cfg)
             # GateUp
             wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
             mark(trace, pid, layer, layers, 10, cfg)
@@ -274,7 +291,6 @@ def consumer(
 
     if (mode & RUN_HEAD) != 0:
         residual = residuals + (2 + ((epoch * layers + layers - 1) & 1)) * SIZE
-        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
         wait(counters + FULL, full_base + layers * (2 * NP), error)
         mark(trace, pid, layers, layers, 0, cfg)
         norm = norms + layers * (2 * H)
@@ -326,18 +342,6 @@ def consumer(
 
 
 @gluon.jit
-def prefetch_lines(begin, rows: gl.constexpr, stride: gl.constexpr, count: gl.constexpr, cfg: gl.constexpr):
-    """Ask `count` elements at begin, begin + stride, ... (`rows` of them) into L2, a thread a line of 128 bytes."""
-    z = fresh_zero()
-    LINE: gl.constexpr = 1024 // begin.dtype.element_ty.primitive_bitwidth
-    LINES: gl.constexpr = (count + LINE - 1) // LINE
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    for first in gl.static_range(0, rows * LINES, 128):
-        line = gl.minimum(first + i, rows * LINES - 1)
-        prefetch(begin + line // LINES * stride + gl.minimum(line % LINES * LINE, count - 1))
-
-
-@gluon.jit
 def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.constexpr):
     """This program's share of `count` float32 zeros."""
     z = fresh_zero()
@@ -355,7 +359,7 @@ def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.cons
 def decode_step(
     desc, schedule, layers, mode,
     state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
-    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
     best_scores, best_tokens, tokens, lanes, decisions,
@@ -384,9 +388,11 @@ def decode_step(
     gl.warp_specialize([
         (consumer, (ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
-                    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+                    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, ring, full, free, progress, decided, decision, table, layers, mode, cfg)),
-    ], [1], [24])  # fmt: skip
+        (producer, (desc, ring, full, free, progress, decided, decision, table, layers, mode,
+                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+                    cfg)),
+    ], [1], [40])  # fmt: skip

@@ -21,14 +21,6 @@ from structgen.kernels.device.grid_sync import stamp
 
 
 @gluon.jit
-def prefetch(places):
-    """Ask the lines of a tensor of pointers into L2."""
-    gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
 def produce(desc, ring, full, free, progress, index, base, count, stride, cfg: gl.constexpr):
     """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
 
