@@ -65,7 +65,7 @@ class Decoder:
         self._device = device
         self.table = torch.tensor(schedule.packed(), dtype=torch.int32, device=device)
         parts = shape.kv_heads * schedule.parts * schedule.batch_slots * shape.group
-        self.state = self._zeros(1, torch.int32)
+        self.state = self._zeros(2, torch.int32)  # layer passes done, launches done
         self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
         self.error = self._zeros(1, torch.int32)
         self.residuals = self._zeros(4 * own.batch_tile * shape.hidden).view(4, own.batch_tile, shape.hidden)
@@ -97,7 +97,10 @@ class Decoder:
         return TensorDescriptor.from_tensor(self.model.packed, [rows, 64], self.sizes.weight_layout)
 
     def launch(self, step: StepInput, mode: int, sparse_limit: int = SPARSE_LIMIT, layers: int | None = None) -> None:
-        """Enqueue a step. RUN_LAYERS and RUN_HEAD may be two launches. `layers` below all is for tests."""
+        """Enqueue a step, or only its layers, or only the head of the last layers that ran, in any order.
+
+        `layers` below all is for tests; it must stay the same until the next `reset`.
+        """
         model, weights = self.model, self.model.weights
         self._kernel[(self.schedule.programs,)](
             self._descriptor,

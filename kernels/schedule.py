@@ -64,7 +64,6 @@ class Schedule:
     batch: int
     members: int
     largest_slot: int = 2  # blocks; measured
-    heads_at_once: int = 2  # that one program multiplies by the output projection, where it can be; measured
 
     @classmethod
     def build(cls, shape: ModelShape, batch: int, processors: int, largest_slot: int = 2) -> Schedule:
@@ -95,11 +94,7 @@ class Schedule:
 
     @cached_property
     def output(self) -> tuple[Rectangle, ...]:
-        """A program multiplies few heads, so that it need not wait for, or compute, all heads of its group."""
-        rows, columns = self.shape.hidden_blocks, self.shape.group_blocks
-        plain = rectangles(rows, columns, self.members)
-        split = rectangles(rows, columns, self.members, max(self.shape.group // self.heads_at_once, 1))
-        return split if max(part.blocks for part in split) <= max(part.blocks for part in plain) else plain
+        return rectangles(self.shape.hidden_blocks, self.shape.group_blocks, self.members)
 
     def neurons(self, group: int) -> tuple[int, int]:
         """Blocks of neurons of a group, as even as possible."""
@@ -274,14 +269,13 @@ class Schedule:
         return [values[name] for name in packed_fields()]
 
 
-def rectangles(rows: int, columns: int, members: int, least: int = 1) -> tuple[Rectangle, ...]:
+def rectangles(rows: int, columns: int, members: int) -> tuple[Rectangle, ...]:
     """Split rows x columns blocks over `members`: the largest share as small as possible, then few column splits.
 
-    Members without a share get an empty rectangle. Each column split means one more addition to every row; there are
-    `least` of them at least.
+    Members without a share get an empty rectangle. Each column split means one more addition to every row;
     """
     best = (rows * columns + 1, 1, 1)
-    for column_parts in range(least, min(columns, members) + 1):
+    for column_parts in range(1, min(columns, members) + 1):
         row_parts = min(rows, members // column_parts)
         best = min(best, (-(-rows // row_parts) * -(-columns // column_parts), column_parts, row_parts))
     _, column_parts, row_parts = best

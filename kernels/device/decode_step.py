@@ -15,11 +15,12 @@ from structgen.kernels.device.attention_phase import (
     attend,
     attend_parts,
     layer_cache,
-    page_ids,
-    page_pair,
+    load_tile,
     page_share,
     put_heads,
     put_merged,
+    put_tile,
+    tile_ids,
 )
 from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
 from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
@@ -51,7 +52,7 @@ def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
 
 @gluon.jit
 def producer(
-    desc, ring, full, free, progress, decided, decision, table, layers, mode,
+    desc, ring, full, free, decided, decision, table, layers, mode,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
 ):  # fmt: skip
@@ -71,7 +72,7 @@ def producer(
             short = position < cfg.short
             begin = gl.where(short, 0, begin)
             end = gl.where(short, position // 16 + 1, end)
-        lane = gl.arange(0, 32, layout=cfg.progress_layout)
+        lane = gl.arange(0, 32, layout=cfg.lane_layout)
         row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
         ids = gl.load(row_table + begin + lane, mask=begin + lane < end, other=0)
         pages = gl.minimum(end - begin, 32)
@@ -82,7 +83,7 @@ def producer(
             prefetch_lines(cos + position * D, 1, 0, D, cfg)
             prefetch_lines(sin + position * D, 1, 0, D, cfg)
             prefetch_pages(cache, ids, pages, group, cfg)
-            index = produce(desc, ring, full, free, progress, index, base + layer * count * stride, count, stride, cfg)
+            index = produce(desc, ring, full, free, index, base + layer * count * stride, count, stride, cfg)
     if (mode & RUN_HEAD) != 0:
         prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
         mbarrier.wait(decided, 0)
@@ -92,18 +93,18 @@ def producer(
             block = field(table, "head_block_begin", cfg)
             for _ in range(field(table, "head_block_count", cfg)):
                 base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
-                index = produce(desc, ring, full, free, progress, index, base, slots, 1, cfg)
+                index = produce(desc, ring, full, free, index, base, slots, 1, cfg)
                 block += step
 
 
 @gluon.jit
 def consumer(
-    ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+    ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
-    best_scores, best_tokens, tokens, lanes, epoch_place,
+    best_scores, best_tokens, tokens, lanes, state,
     cfg: gl.constexpr,
 ):  # fmt: skip
     B: gl.constexpr = cfg.batch
@@ -129,6 +130,8 @@ def consumer(
     down_place = activations._reinterpret(gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
     whole_place = activations._reinterpret(gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
+    TILES: gl.constexpr = cfg.tiles
+    tiles = activations._reinterpret(gl.bfloat16, [2 * TILES, 64, D], XL)
     sparse = 0
     if (mode & RUN_HEAD) != 0:
         if (mode & USE_MASK) != 0:
@@ -164,10 +167,11 @@ def consumer(
             short = position < cfg.short
             page_begin = gl.where(short, 0, page_begin)
             page_end = gl.where(short, position // 16 + 1, page_end)
-        id0, id1 = page_ids(row_table, page_begin, page_end)
+        first_ids = tile_ids(row_table, 0, page_begin, page_end, cfg)
+        more_ids = tile_ids(row_table, 1, page_begin, page_end, cfg)
+        last_ids = tile_ids(row_table, TILES, page_begin, page_end, cfg)
         own_page = gl.load(row_table + position // 16).to(gl.int64)
         own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
-        id2, id3 = page_ids(row_table, page_begin + 2, page_end)
         for layer in range(layers):
             first = layer == 0
             parity = (epoch * layers + layer) & 1
@@ -186,43 +190,53 @@ def consumer(
                                 cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
             activations_ready()
             mark(trace, pid, layer, layers, 2, cfg)
+            if B == 1:
+                keys, values = load_tile(cache, first_ids, group, cfg)
+                if TILES > 1:
+                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
             if qkv_row_begin == 0:
                 sums = gl.sum(gl.sum(squares, 2), 0)
                 batch = gl.arange(0, BT, layout=sums.type.layout)
                 gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
-                index, acc = row_product(
-                    ring, full, free, progress, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg
-                )
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
                 place = qkv + (batch_row * KV + group) * QS + (r * 64 + sums_row)
                 gl.atomic_add(place, column_sums(acc, LS), mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 3, cfg)
             arrive(own)
             # Attention
-            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
-            x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
+            if B == 1:
+                put_tile(keys, values, tiles, 0, cfg)
+                if TILES > 1:
+                    put_tile(more_keys, more_values, tiles, 1, cfg)
+                keys, values = load_tile(cache, last_ids, group, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
             if B > 1:
                 append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
                 gl.thread_barrier()
-                k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
-                x0, x1, y0, y1 = page_pair(cache, id2, id3, group, cfg)
+                keys, values = load_tile(cache, first_ids, group, cfg)
+                if TILES > 1:
+                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
+                put_tile(keys, values, tiles, 0, cfg)
+                if TILES > 1:
+                    put_tile(more_keys, more_values, tiles, 1, cfg)
+                keys, values = load_tile(cache, last_ids, group, cfg)
             mark(trace, pid, layer, layers, 5, cfg)
             if cfg.whole_heads:
                 if short:
-                    best, sums, mixed = attend(
-                        qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, member == 0, out_k_begin * 64 // D, cfg.own_heads, cfg,
+                    best, sums, out = attend(
+                        qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, member == 0, cfg,
                     )  # fmt: skip
                     arrive_relaxed(own)
                     mark(trace, pid, layer, layers, 6, cfg)
-                    put_heads(sums, mixed, output_place.index(0), cfg)
+                    put_heads(sums, out, output_place.index(0), cfg)
                 else:
                     attend_parts(
                         qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
-                        row_table, group, member, row, part, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, cfg,
+                        row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, cfg,
                     )  # fmt: skip
                     mark(trace, pid, layer, layers, 6, cfg)
                     arrive(own)
@@ -232,8 +246,8 @@ def consumer(
             else:
                 attend_parts(
                     qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
-                    row_table, group, member, row, part, position, page_begin, page_end,
-                        k0, k1, v0, v1, x0, x1, y0, y1, own_place, cfg,
+                    row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, cfg,
                 )  # fmt: skip
                 mark(trace, pid, layer, layers, 6, cfg)
                 arrive(own)
@@ -248,9 +262,7 @@ def consumer(
                 carried = wanted & (r % KV == group) & (out_k_begin == 0)
                 carry = input_values(first, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
                                      carried, batch_row < B, H)  # fmt: skip
-                index, acc = row_product(
-                    ring, full, free, progress, slot_trace, index, activations, out_k_end - out_k_begin, cfg
-                )
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
                 gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 9, cfg)
             arrive(counters + FULL)
@@ -266,8 +278,8 @@ def consumer(
             clear(before, pid, B * H, NP, cfg)
             mark(trace, pid, layer, layers, 11, cfg)
             for neuron in range(neuron_begin, neuron_end):
-                index, gate = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
-                index, up = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
+                index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
                 g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
                 place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
                 gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
@@ -283,15 +295,16 @@ def consumer(
                 carried = wanted & (r % KV == group) & (down_k_begin == 0)
                 carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
                 index, acc = row_product(
-                    ring, full, free, progress, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
                 )
                 gl.atomic_add(after + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 14, cfg)
             arrive(counters + FULL)
 
+    passes = epoch + (mode & RUN_LAYERS)
     if (mode & RUN_HEAD) != 0:
-        residual = residuals + (2 + ((epoch * layers + layers - 1) & 1)) * SIZE
-        wait(counters + FULL, full_base + layers * (2 * NP), error)
+        residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
+        wait(counters + FULL, passes * (2 * NP) * layers, error)
         mark(trace, pid, layers, layers, 0, cfg)
         norm = norms + layers * (2 * H)
         if sparse != 0:
@@ -317,7 +330,7 @@ def consumer(
             for _ in range(field(table, "head_block_count", cfg)):
                 token = block * 64 + head_row + batch_row * 0
                 wanted = (token < V) & (batch_row < B)
-                index, acc = row_product(ring, full, free, progress, slot_trace, index, activations, KB, cfg)
+                index, acc = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
                 y = column_sums(acc, LH) * factor
                 if (mode & KEEP_LOGITS) != 0:
                     gl.store(logits + batch_row.to(gl.int64) * V + token, y, mask=wanted)
@@ -333,12 +346,14 @@ def consumer(
                 block += field(table, "head_block_stride", cfg)
             put_best(best, best_token, best_scores, best_tokens, pid, cfg)
         mark(trace, pid, layers, layers, 1, cfg)
-        gl.thread_barrier()
-        before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
-        if before - epoch * NP == NP - 1:
+    gl.thread_barrier()
+    before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
+    if before - launches * NP == NP - 1:
+        if (mode & RUN_HEAD) != 0:
             choose(best_scores, best_tokens, tokens, last_tokens, lanes, NP, cfg.programs_padded, cfg)
-            gl.store(epoch_place, epoch + 1)
-        mark(trace, pid, layers, layers, 2, cfg)
+        gl.store(state, passes)
+        gl.store(state + 1, launches + 1)
+    mark(trace, pid, layers, layers, 2, cfg)
 
 
 @gluon.jit
@@ -365,20 +380,22 @@ def decode_step(
     best_scores, best_tokens, tokens, lanes, decisions,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """One step of `batch` rows. `state` holds the number of steps done; see decoder.py for the buffers."""
+    """One step of `batch` rows. `state` holds the layer passes and the launches done; see decoder.py for the buffers."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
     pid = gl.program_id(0)
     table = schedule + pid * cfg.field_count
-    epoch = gl.load(state)
+    epoch, launches = gl.load(state), gl.load(state + 1)
     decision = decisions + pid
     slot_trace = slot_traces + pid * (4 * 2048)
     activations = gl.allocate_shared_memory(gl.bfloat16, [cfg.activation_blocks, cfg.columns, 64], cfg.weight_layout)
     ring = gl.allocate_shared_memory(gl.bfloat16, [S, SB * 64, 64], cfg.weight_layout)
     full = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    queries = gl.allocate_shared_memory(
+        gl.bfloat16, [2 * cfg.head_tile, cfg.schedule.shape.head_dim], cfg.weight_layout
+    )
+    weights = gl.allocate_shared_memory(gl.bfloat16, [2 * cfg.head_tile, 64], cfg.weight_layout)
     free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
-    progress = gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
-    progress.store(gl.full((1,), 0, gl.int32, cfg.progress_consumer_layout))
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for s in gl.static_range(S):
         mbarrier.init(full.index(s), count=1)
@@ -386,13 +403,13 @@ def decode_step(
     mbarrier.init(decided, count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, progress, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+        (consumer, (ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
                     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, ring, full, free, progress, decided, decision, table, layers, mode,
+        (producer, (desc, ring, full, free, decided, decision, table, layers, mode,
                     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
                     cfg)),
     ], [1], [40])  # fmt: skip

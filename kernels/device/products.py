@@ -21,22 +21,17 @@ from structgen.kernels.device.grid_sync import stamp
 
 
 @gluon.jit
-def produce(desc, ring, full, free, progress, index, base, count, stride, cfg: gl.constexpr):
+def produce(desc, ring, full, free, index, base, count, stride, cfg: gl.constexpr):
     """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
 
     Few copies are under way at once: more would not be faster, and everybody else's loads and fences would queue
-    behind them. Still fewer when the consumers have enough to do: the memory should serve those who wait for it.
+    behind them.
     """
     S: gl.constexpr = cfg.slots
     ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
-    NEAR: gl.constexpr = cfg.flight
-    FAR: gl.constexpr = cfg.far_flight
     for t in range(count):
         s = index % S
-        oldest = index - NEAR
-        if NEAR != FAR:
-            consumed = gl.max(progress.load(cfg.progress_layout), 0)
-            oldest = gl.where(index - consumed > cfg.lead, index - FAR, oldest)
+        oldest = index - cfg.flight
         if oldest >= 0:
             mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
@@ -47,14 +42,40 @@ def produce(desc, ring, full, free, progress, index, base, count, stride, cfg: g
 
 
 @gluon.jit
+def high_and_low(x):
+    """x is about high + low in bfloat16: its upper 16 bits as they are, and what they lack, rounded."""
+    bits = x.to(gl.int32, bitcast=True)
+    high = (bits >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
+    low = x - (bits & -65536).to(gl.float32, bitcast=True)
+    return high, low.to(gl.bfloat16)
+
+
+@gluon.jit
 def put_activations(x, place):
     """x [blocks, batch, 64] float32 -> place [blocks * 2 * batch, 64] bfloat16. Call `activations_ready` afterwards."""
     blocks: gl.constexpr = x.shape[0]
     batch: gl.constexpr = x.shape[1]
-    high = x.to(gl.bfloat16)
-    low = (x - high.to(gl.float32)).to(gl.bfloat16)
+    high, low = high_and_low(x)
     both = gl.permute(gl.join(high, low), (0, 1, 3, 2))
     place.store(gl.reshape(both, (blocks * 2 * batch, 64)))
+
+
+@gluon.jit
+def put_rows(x, place):
+    """x [rows, k] float32 -> place [2 * rows, k] bfloat16."""
+    rows: gl.constexpr = x.shape[0]
+    k: gl.constexpr = x.shape[1]
+    high, low = high_and_low(x)
+    place.store(gl.reshape(gl.permute(gl.join(high, low), (0, 2, 1)), (2 * rows, k)))
+
+
+@gluon.jit
+def put_columns(x, place):
+    """x [k, columns] float32 -> place [2 * columns, k] bfloat16."""
+    k: gl.constexpr = x.shape[0]
+    columns: gl.constexpr = x.shape[1]
+    high, low = high_and_low(x)
+    place.store(gl.permute(gl.reshape(gl.join(high, low), (k, 2 * columns)), (1, 0)))
 
 
 @gluon.jit
@@ -73,7 +94,7 @@ def column_sums(accumulator, LS: gl.constexpr):
 
 
 @gluon.jit
-def row_product(ring, full, free, progress, slot_trace, index, activations, blocks, cfg: gl.constexpr):
+def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
     """64 rows times `blocks` blocks of columns. -> (next slot index, [64, columns])."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
@@ -92,8 +113,6 @@ def row_product(ring, full, free, progress, slot_trace, index, activations, bloc
         gl.thread_barrier()
         mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
         index += 1
-        if cfg.flight != cfg.far_flight:
-            progress.store(gl.full((1,), 0, gl.int32, cfg.progress_consumer_layout) + index)
     acc = warpgroup_mma_wait(0, deps=[acc])
     gl.thread_barrier()
     mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
