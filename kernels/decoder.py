@@ -55,35 +55,35 @@ class DeviceModel:
 class Decoder:
     """Owns the scratch memory of one batch size. One step at a time; steps follow each other in a stream."""
 
-    def __init__(
-        self, schedule: Schedule, model: DeviceModel, trace: bool = False, flight: int = 65536, ahead: int = 0
-    ) -> None:
+    def __init__(self, schedule: Schedule, model: DeviceModel, **sizes: Any) -> None:
         from structgen.kernels.device.decode_step import decode_step
 
         self.schedule, self.model = schedule, model
-        self.sizes = StepSizes(schedule, trace, flight, ahead)
+        self.sizes = StepSizes(schedule, **sizes)
         self._kernel = decode_step
-        shape, sizes, device = schedule.shape, self.sizes, model.packed.device
+        shape, own, device = schedule.shape, self.sizes, model.packed.device
         self._device = device
         self.table = torch.tensor(schedule.packed(), dtype=torch.int32, device=device)
         parts = shape.kv_heads * schedule.parts * schedule.batch_slots * shape.group
-        self.state = self._zeros(1, torch.int32)
+        self.state = self._zeros(2, torch.int32)  # layer passes done, launches done
         self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
         self.error = self._zeros(1, torch.int32)
-        self.residuals = self._zeros(4 * sizes.batch_tile * shape.hidden).view(4, sizes.batch_tile, shape.hidden)
-        self.qkv = self._zeros(schedule.batch * shape.kv_heads * shape.group_rows)
+        self.residuals = self._zeros(4 * own.batch_tile * shape.hidden).view(4, own.batch_tile, shape.hidden)
+        self.qkv = self._zeros(schedule.batch * shape.kv_heads * own.qkv_stride)
         self.neurons = self._zeros(schedule.batch * shape.intermediate)
         self.partial = self._zeros(parts * shape.head_dim)
         self.partial_max, self.partial_sum = self._zeros(parts), self._zeros(parts)
-        self.best_scores = self._zeros(schedule.programs * sizes.batch_tile)
-        self.best_tokens = self._zeros(schedule.programs * sizes.batch_tile, torch.int32)
+        self.best_scores = self._zeros(schedule.programs * own.batch_tile)
+        self.best_tokens = self._zeros(schedule.programs * own.batch_tile, torch.int32)
         self.decisions = self._zeros(schedule.programs, torch.int32)
         self.tokens = self._zeros(schedule.batch, torch.int64)
         self.logits = self._zeros(schedule.batch * shape.vocab_size).view(schedule.batch, shape.vocab_size)
         self.trace = self._zeros(schedule.programs * (shape.layers + 1) * TRACE_POINTS, torch.int64)
-        self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if trace else 1, torch.int64)
+        self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if own.trace else 1, torch.int64)
         base = model.cache[0].data_ptr()
         offsets = [(layer.data_ptr() - base) // 2 for layer in model.cache]
+        steps = {later - earlier for earlier, later in zip(offsets, offsets[1:], strict=False)}
+        self._cache_stride = steps.pop() if len(steps) == 1 else 0
         self._cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
         self._descriptor = self._weight_descriptor()
 
@@ -97,11 +97,13 @@ class Decoder:
         return TensorDescriptor.from_tensor(self.model.packed, [rows, 64], self.sizes.weight_layout)
 
     def launch(self, step: StepInput, mode: int, sparse_limit: int = SPARSE_LIMIT, layers: int | None = None) -> None:
-        """Enqueue a step. RUN_LAYERS and RUN_HEAD may be two launches. `layers` below all is for tests."""
+        """Enqueue a step, or only its layers, or only the head of the last layers that ran, in any order.
+
+        `layers` below all is for tests; it must stay the same until the next `reset`.
+        """
         model, weights = self.model, self.model.weights
         self._kernel[(self.schedule.programs,)](
             self._descriptor,
-            self.model.packed,
             self.table,
             self.schedule.shape.layers if layers is None else layers,
             mode,
@@ -121,6 +123,7 @@ class Decoder:
             weights.head,
             model.cache[0],
             self._cache_offsets,
+            self._cache_stride,
             model.cos,
             model.sin,
             step.ids,

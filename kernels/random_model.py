@@ -63,8 +63,8 @@ class RandomBench:
         shape, device = schedule.shape, "cuda"
         weights = weights or random_weights(shape, device)
         pages = -(-context // PAGE_SIZE)
-        size = (rows * pages + 1, PAGE_SIZE, 2 * shape.kv_heads, shape.head_dim)
-        cache = [torch.randn(size, device=device).to(torch.bfloat16) for _ in range(shape.layers)]
+        size = (shape.layers, rows * pages + 1, PAGE_SIZE, 2 * shape.kv_heads, shape.head_dim)
+        cache = list(torch.randn(size, device=device).to(torch.bfloat16))
         cos, sin = rotary_tables(shape, context + 1, 500000.0, device)
         norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.mlp_norm)]
         model = DeviceModel(

@@ -274,9 +274,9 @@ class Schedule:
 def rectangles(rows: int, columns: int, members: int) -> tuple[Rectangle, ...]:
     """Split rows x columns blocks over `members`: the largest share as small as possible, then few column splits.
 
-    Members without a share get an empty rectangle. Each column split means one more addition to every row.
+    Members without a share get an empty rectangle. Each column split means one more addition to every row;
     """
-    best = (rows * columns, 1, 1)
+    best = (rows * columns + 1, 1, 1)
     for column_parts in range(1, min(columns, members) + 1):
         row_parts = min(rows, members // column_parts)
         best = min(best, (-(-rows // row_parts) * -(-columns // column_parts), column_parts, row_parts))

@@ -25,8 +25,8 @@ class StepSizes:
 
     schedule: Schedule
     trace: bool = False
-    flight_bytes: int = 65536  # copies under way for one program; measured
-    ahead: int = 0  # slots that are asked into L2 before there is room in the ring
+    short: int = 256  # tokens of context up to which each program attends to all of them; measured
+    flight_bytes: int = 49152  # copies under way for one program; measured
 
     def field(self, name: str) -> int:
         """Place of a field in a program's row of the packed schedule."""
@@ -106,7 +106,18 @@ class StepSizes:
             self.down_stages * self.down_blocks,
             self.qkv_stages * self.qkv_blocks,
             self.output_stages * self.output_blocks,
+            self._tile_bytes // (self.columns * 128),
         )
+
+    @property
+    def _tile_bytes(self) -> int:
+        """Keys and values of 64 tokens of one head."""
+        return 2 * 64 * self.schedule.shape.head_dim * 2
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of keys and values that fit where the activations lie, which are not needed during the attention."""
+        return min(self.activation_blocks * self.columns * 128 // self._tile_bytes, 2)
 
     @property
     def slot_bytes(self) -> int:
@@ -116,6 +127,7 @@ class StepSizes:
     def slots(self) -> int:
         """Slots of the ring: what is left of shared memory."""
         activations = self.activation_blocks * self.columns * BLOCK * 2
+        activations += 2 * self.head_tile * 2 * (self.schedule.shape.head_dim + 64)
         return (SHARED_MEMORY - RESERVED - activations) // self.slot_bytes
 
     @property
@@ -137,6 +149,22 @@ class StepSizes:
     @property
     def programs_padded(self) -> int:
         return max(padded(self.schedule.programs), 32 * WARPS)
+
+    @property
+    def qkv_stride(self) -> int:
+        """From one (row, group) of `qkv` to the next: its values, then the sum of squares of the row's input."""
+        return self.schedule.shape.group_rows + 32
+
+    @property
+    def whole_heads(self) -> bool:
+        """Whether a program can compute a short context's attention for itself: one row, whole heads to multiply."""
+        shape, parts = self.schedule.shape, self.schedule.output
+        return (
+            self.batch == 1
+            and self.head_tile == shape.group
+            and self.output_blocks == shape.group_blocks
+            and all(part.k_end - part.k_begin == shape.group_blocks for part in parts)
+        )
 
     # register layouts
 
@@ -161,10 +189,29 @@ class StepSizes:
         return _gluon().BlockedLayout([1, 1, 1, 4], [1, 1, 2, 16], [1, 1, 4, 1], [3, 2, 1, 0])
 
     @property
-    def attention_layout(self) -> Any:
-        """[group, 16 tokens, head_dim]: a token's row is spread over head_dim / 8 threads of one warp."""
+    def head_tile(self) -> int:
+        """Query heads of a group, padded; each stands in two columns of a product."""
+        return max(self.group_padded, 4)
+
+    @property
+    def head_accumulator(self) -> Any:
+        gl = _gluon()
+        return gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 2 * self.head_tile, 16])
+
+    def head_sums(self, rows: int) -> Any:
+        """[rows, head_tile], the two columns of a head added."""
+        return _sums_layout(rows, self.head_tile)
+
+    @property
+    def tile_layout(self) -> Any:
+        """[64 tokens, head_dim / 2 pairs]: 16 bytes a thread."""
         across = self.schedule.shape.head_dim // 8
-        return _gluon().BlockedLayout([self.group_padded, 1, 8], [1, 32 // across, across], [1, 4, 1], [2, 1, 0])
+        return _gluon().BlockedLayout([1, 4], [32 // across, across], [WARPS, 1], [1, 0])
+
+    @property
+    def pair_layout(self) -> Any:
+        """In shared memory, a tile of keys or values as pairs in int32."""
+        return _gluon().NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
 
     @property
     def append_layout(self) -> Any:
@@ -185,9 +232,12 @@ class StepSizes:
     @property
     def sums_layout(self) -> Any:
         """[64, batch_tile]: what is left of the accumulator when the two columns of a row are added."""
-        registers = [[8, 0]] + [[0, 4]] * (self.batch_tile == 8)
-        lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
-        return _gluon().DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, self.batch_tile])
+        return _sums_layout(64, self.batch_tile)
+
+    @property
+    def lane_layout(self) -> Any:
+        """[32], in the producer's one warp."""
+        return _gluon().BlockedLayout([1], [32], [1], [0])
 
     @property
     def clear_layout(self) -> Any:
@@ -203,6 +253,13 @@ class StepSizes:
     def word_layout(self) -> Any:
         """[words of a mask]: consecutive words in a thread, so that counting along them is cheap."""
         return _gluon().BlockedLayout([self.words_padded // (32 * WARPS)], [32], [WARPS], [0])
+
+
+def _sums_layout(rows: int, columns: int) -> Any:
+    registers = [[8, 0]] + [[0, 4 << bit] for bit in range((columns // 4).bit_length() - 1)]
+    registers += [[64 << bit, 0] for bit in range((rows // 64).bit_length() - 1)]
+    lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
+    return _gluon().DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [rows, columns])
 
 
 def _gluon() -> Any:

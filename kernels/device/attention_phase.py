@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from structgen.kernels.device.grid_sync import fresh_zero
-from structgen.kernels.device.products import prefetch, put_activations
+from structgen.kernels.device.products import activations_ready, column_sums, put_activations, put_columns, put_rows
 
 LOG2E = gl.constexpr(1.4426950408889634)
 EMPTY = gl.constexpr(-1.0e30)
@@ -23,13 +24,19 @@ def rotated(source, cos, sin, position, d, wanted, D: gl.constexpr):
 
 
 @gluon.jit
+def input_factor(source, cfg: gl.constexpr):
+    """1 / rms of the row that the values at `source`, a (row, group) of qkv, were computed from."""
+    squares = gl.load(source + cfg.schedule.shape.group_rows, cache_modifier=".cg")
+    return gl.rsqrt(squares / cfg.schedule.shape.hidden + cfg.schedule.shape.norm_eps)
+
+
+@gluon.jit
 def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg: gl.constexpr):
     """Keys and values of all rows, rounded to bfloat16, to their places in the cache."""
     z = fresh_zero()
     B: gl.constexpr = cfg.batch
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
     KEY: gl.constexpr = cfg.schedule.shape.group * cfg.schedule.shape.head_dim
     L: gl.constexpr = cfg.append_layout
     row = gl.arange(0, cfg.batch_padded, layout=gl.SliceLayout(1, L)) + z
@@ -39,12 +46,14 @@ def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, 
     page = gl.load(tables + table * max_pages + position // 16, mask=row < B, other=0).to(gl.int64)
     token = page * 16 + position % 16
     wanted = (row < B)[:, None] & (d < D)
-    source = (qkv + (row * KV + group) * ROWS)[:, None]
+    source = qkv + (row * KV + group) * cfg.qkv_stride
+    factor = input_factor(source, cfg)[:, None]
+    source = source[:, None]
     key = rotated(source + KEY, cos, sin, position[:, None], d, wanted, D)
     value = gl.load(source + KEY + D + d, mask=wanted, other=0.0, cache_modifier=".cg")
     place = cache + (token * (2 * KV) + group)[:, None] * D + d
-    gl.store(place, key.to(gl.bfloat16), mask=wanted)
-    gl.store(place + KV * D, value.to(gl.bfloat16), mask=wanted)
+    gl.store(place, (key * factor).to(gl.bfloat16), mask=wanted)
+    gl.store(place + KV * D, (value * factor).to(gl.bfloat16), mask=wanted)
 
 
 @gluon.jit
@@ -59,119 +68,184 @@ def page_share(positions, row, part, cfg: gl.constexpr):
 
 
 @gluon.jit
-def page_ids(table, first, end):
-    """Pages first and first + 1, but none from `end` on."""
-    last = gl.maximum(end - 1, 0)
-    return gl.load(table + gl.minimum(first, last)), gl.load(table + gl.minimum(first + 1, last))
+def layer_cache(cache_base, cache_offsets, cache_stride, layer):
+    """The layer's keys and values: at equal distances, or wherever the list of offsets says."""
+    offset = layer.to(gl.int64) * cache_stride
+    if cache_stride == 0:
+        offset = gl.multiple_of(gl.load(cache_offsets + layer), 16)
+    return cache_base + offset
 
 
 @gluon.jit
-def page_pair(cache, id0, id1, group, cfg: gl.constexpr):
-    """Keys and values of one head in two pages, [16, head_dim] each."""
-    z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
-    KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    L: gl.constexpr = gl.SliceLayout(0, cfg.attention_layout)
-    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, L)) + z)[:, None]
-    d = (gl.arange(0, D, layout=gl.SliceLayout(0, L)) + z)[None, :]
-    within = token * (2 * KV * D) + group * D + d
-    page0 = cache + id0.to(gl.int64) * (16 * 2 * KV * D)
-    page1 = cache + id1.to(gl.int64) * (16 * 2 * KV * D)
-    k0 = gl.load(page0 + within, cache_modifier=".cg")
-    k1 = gl.load(page1 + within, cache_modifier=".cg")
-    v0 = gl.load(page0 + within + KV * D, cache_modifier=".cg")
-    v1 = gl.load(page1 + within + KV * D, cache_modifier=".cg")
-    return k0, k1, v0, v1
+def tile_ids(table, tile, begin, end, cfg: gl.constexpr):
+    """For each of the 64 tokens of a tile of four pages, from page `begin` on: its page, or that of the last token."""
+    token = gl.arange(0, 64, layout=gl.SliceLayout(1, cfg.tile_layout)) + fresh_zero()
+    page = gl.minimum(begin + tile * 4 + token // 16, end - 1)
+    return gl.load(table + gl.maximum(page, 0))
 
 
 @gluon.jit
-def prefetch_pair(cache, id0, id1, group, cfg: gl.constexpr):
-    """Ask what page_pair reads into L2."""
+def load_tile(cache, ids, group, cfg: gl.constexpr):
+    """Keys and values of one head, as pairs in int32: [64, head_dim / 2] each.
+
+    As integers they stay untouched until they are stored; as bfloat16 they would be taken apart, and waited for, at once.
+    """
     z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
+    PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    page = gl.where(i // 32 % 2 == 0, id0, id1).to(gl.int64)
-    prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
+    L: gl.constexpr = cfg.tile_layout
+    token = gl.arange(0, 64, layout=gl.SliceLayout(1, L)) + z
+    d = (gl.arange(0, PAIRS, layout=gl.SliceLayout(0, L)) + z)[None, :]
+    pairs = cache.to(gl.pointer_type(gl.int32)) + group * PAIRS
+    place = pairs + ((ids.to(gl.int64) * 16 + token % 16) * (2 * KV * PAIRS))[:, None] + d
+    return gl.load(place, cache_modifier=".cg"), gl.load(place + KV * PAIRS, cache_modifier=".cg")
 
 
 @gluon.jit
-def prefetch_pages(cache, table, begin, end, group, cfg: gl.constexpr):
-    """Ask keys and values of pages [begin, end) into L2."""
-    z = fresh_zero()
-    D: gl.constexpr = cfg.schedule.shape.head_dim
-    KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    for first in range(begin, end, 4):
-        page = gl.load(table + gl.minimum(first + i // 32, end - 1)).to(gl.int64)
-        prefetch(cache + (page * 16 + i % 16) * (2 * KV * D) + (i // 16 % 2) * (KV * D) + group * D)
+def put_tile(keys, values, tiles, buffer, cfg: gl.constexpr):
+    """To keys tiles[2 * buffer] and values tiles[2 * buffer + 1] in shared memory."""
+    PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
+    words = tiles._reinterpret(gl.int32, [2 * cfg.tiles, 64, PAIRS], cfg.pair_layout)
+    words.index(2 * buffer).store(keys)
+    words.index(2 * buffer + 1).store(values)
 
 
 @gluon.jit
 def attend(
-    qkv, cache, partial, partial_max, partial_sum, table, cos, sin, group, row, part,
-    position, begin, end, k0, k1, v0, v1, cfg: gl.constexpr,
+    qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
+    tiles, queries, weights, own_place, writes, cfg: gl.constexpr,
 ):  # fmt: skip
-    """One share of one row: unnormalised output, maximum and sum of each query head, to `partial`.
+    """One share of one row. -> maximum [heads], sum [heads] and unnormalised output [head_dim, heads].
 
-    k0, k1, v0, v1 are its first pages. With a batch of one they may have been read before the row's own key and value
-    were known, which then are put in here; else the cache has them.
+    The first tiles are in shared memory already, and the one after them in keys, values. With a batch of one they may
+    have been read before the row's own key and value were known: the share that has the row's position starts with
+    these instead, and the program that `writes` puts them in the cache. Scores are [64 tokens, heads], a product of
+    the keys and the queries; like activations, queries and weights stand in two columns each.
     """
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim
     G: gl.constexpr = cfg.schedule.shape.group
-    GP: gl.constexpr = cfg.group_padded
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    ROWS: gl.constexpr = cfg.schedule.shape.group_rows
-    P: gl.constexpr = cfg.schedule.parts
-    L: gl.constexpr = cfg.attention_layout
-    head = (gl.arange(0, GP, layout=gl.SliceLayout(1, gl.SliceLayout(1, L))) + z)[:, None]
-    d = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :]
-    source = qkv + (row * KV + group) * ROWS
-    query = rotated(source + head * D, cos, sin, position, d, (head < G) & (d < D), D)
-    token = (gl.arange(0, 16, layout=gl.SliceLayout(1, gl.SliceLayout(0, L))) + z)[:, None]
-    kd = (gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))) + z)[None, :]
+    HEADS: gl.constexpr = cfg.head_tile
+    TILES: gl.constexpr = cfg.tiles
+    LQ: gl.constexpr = cfg.append_layout
+    LS: gl.constexpr = cfg.head_sums(64)
+    LO: gl.constexpr = cfg.head_sums(D)
+    source = qkv + (row * KV + group) * cfg.qkv_stride
+    factor = input_factor(source, cfg)
+    head = (gl.arange(0, HEADS, layout=gl.SliceLayout(1, LQ)) + z)[:, None]
+    d = (gl.arange(0, D, layout=gl.SliceLayout(0, LQ)) + z)[None, :]
+    query = rotated(source + head * D, cos, sin, position, d, (head < G) & (d < D), D) * (factor * (LOG2E * D**-0.5))
+    put_rows(query, queries)
+    top = gl.full((HEADS,), EMPTY, gl.float32, gl.SliceLayout(0, LS))
+    total = gl.full((64, HEADS), 0.0, gl.float32, LS)
+    out = gl.full((D, HEADS), 0.0, gl.float32, LO)
+    token = (gl.arange(0, 64, layout=gl.SliceLayout(1, LS)) + z)[:, None]
+    until = gl.minimum(end * 16, position + 1)
     if cfg.batch == 1:
-        own_key = rotated(source + G * D, cos, sin, position, kd, kd < D, D).to(gl.bfloat16)
-        own_value = gl.load(source + (G + 1) * D + kd, cache_modifier=".cg").to(gl.bfloat16)
-    query = (query * (LOG2E * D**-0.5))[:, None, :]
-    top = gl.full((GP, 16), EMPTY, gl.float32, gl.SliceLayout(2, L))
-    total = gl.full((GP, 16), 0.0, gl.float32, gl.SliceLayout(2, L))
-    out = gl.full((GP, 16, D), 0.0, gl.float32, L)
-    slot = (gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))) + z)[None, :]
-    for first in range(begin, end, 2):
-        if cfg.batch == 1:
-            fresh0 = first * 16 + token == position
-            fresh1 = first * 16 + 16 + token == position
-            k0, v0 = gl.where(fresh0, own_key, k0), gl.where(fresh0, own_value, v0)
-            k1, v1 = gl.where(fresh1, own_key, k1), gl.where(fresh1, own_value, v1)
-        s0 = gl.sum(query * k0.to(gl.float32)[None, :, :], 2)
-        s1 = gl.sum(query * k1.to(gl.float32)[None, :, :], 2)
-        w0, w1 = v0, v1
-        if first + 2 < end:
-            id0, id1 = page_ids(table, first + 2, end)
-            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
-        valid0 = (first * 16 + slot) <= position
-        valid1 = ((first + 1) * 16 + slot <= position) & (first + 1 < end)
-        s0 = gl.where(valid0, s0, EMPTY)
-        s1 = gl.where(valid1, s1, EMPTY)
-        new_top = gl.maximum(top, gl.maximum(s0, s1))
+        od = gl.arange(0, D, layout=gl.SliceLayout(1, LO)) + z
+        own_key = (rotated(source + G * D, cos, sin, position, d, d < D, D) * factor).to(gl.bfloat16)
+        own_value = (gl.load(source + (G + 1) * D + od, cache_modifier=".cg") * factor).to(gl.bfloat16)
+        gl.store(own_place + d, own_key, mask=(d < D) & writes)
+        gl.store(own_place + KV * D + od, own_value, mask=(od < D) & writes)
+        if (begin * 16 <= position) & (position < end * 16):
+            score = gl.sum(query * own_key.to(gl.float32), 1)
+            top = gl.convert_layout(score, gl.SliceLayout(0, LS))
+            total = gl.where(token == 0, 1.0, total)
+            out += own_value.to(gl.float32)[:, None]
+            until = position
+    count = (until - begin * 16 + 63) // 64
+    ids = tile_ids(table, TILES + 1, begin, end, cfg)
+    for tile in range(count):
+        buffer = tile % TILES
+        activations_ready()
+        acc = gl.full((64, 2 * HEADS), 0.0, gl.float32, cfg.head_accumulator)
+        acc = warpgroup_mma(tiles.index(2 * buffer), queries.permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        valid = begin * 16 + tile * 64 + token < until
+        score = gl.where(valid, column_sums(acc, LS), EMPTY)
+        new_top = gl.maximum(top, gl.max(score, 0))
         shrink = gl.exp2(top - new_top)
-        p0 = gl.where(valid0, gl.exp2(s0 - new_top), 0.0)
-        p1 = gl.where(valid1, gl.exp2(s1 - new_top), 0.0)
-        total = total * shrink + p0 + p1
-        out = out * shrink[:, :, None] + p0[:, :, None] * w0.to(gl.float32)[None, :, :]
-        out += p1[:, :, None] * w1.to(gl.float32)[None, :, :]
+        weight = gl.where(valid, gl.exp2(score - new_top[None, :]), 0.0)
+        total = total * shrink[None, :] + weight
+        put_columns(weight, weights)
+        activations_ready()
+        mixed = gl.full((D, 2 * HEADS), 0.0, gl.float32, cfg.head_accumulator)
+        mixed = warpgroup_mma(
+            tiles.index(2 * buffer + 1).permute((1, 0)), weights.permute((1, 0)), mixed, is_async=True
+        )
+        mixed = warpgroup_mma_wait(0, deps=[mixed])
+        out = out * gl.convert_layout(shrink, gl.SliceLayout(0, LO))[None, :] + column_sums(mixed, LO)
         top = new_top
-    best = gl.max(top, 1)
-    weight = gl.exp2(top - best[:, None])
+        if tile + TILES < count:
+            gl.thread_barrier()
+            put_tile(keys, values, tiles, buffer, cfg)
+            keys, values = load_tile(cache, ids, group, cfg)
+            ids = tile_ids(table, tile + TILES + 2, begin, end, cfg)
+    return top, gl.sum(total, 0), out
+
+
+@gluon.jit
+def store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg: gl.constexpr):
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    G: gl.constexpr = cfg.schedule.shape.group
+    P: gl.constexpr = cfg.schedule.parts
+    LO: gl.constexpr = out.type.layout
+    z = fresh_zero()
     item = (group * P + part) * cfg.schedule.batch_slots + row
-    sums = gl.sum(total * weight, 1)
-    heads = gl.arange(0, GP, layout=best.type.layout) + z
+    heads = gl.arange(0, cfg.head_tile, layout=best.type.layout) + z
     gl.store(partial_max + item * G + heads, best, mask=heads < G)
     gl.store(partial_sum + item * G + heads, sums, mask=heads < G)
-    mixed = gl.sum(out * weight[:, :, None], 1)
-    gl.store(partial + (item * G + head) * D + d, mixed, mask=(head < G) & (d < D))
+    head = (gl.arange(0, cfg.head_tile, layout=gl.SliceLayout(0, LO)) + z)[None, :]
+    d = (gl.arange(0, D, layout=gl.SliceLayout(1, LO)) + z)[:, None]
+    gl.store(partial + (item * G + head) * D + d, out, mask=(head < G) & (d < D))
+
+
+@gluon.jit
+def attend_parts(
+    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+    table, group, member, row, part, position, begin, end, keys, values, tiles, queries, weights,
+    own_place, cfg: gl.constexpr,
+):  # fmt: skip
+    """All (row, part) items of one member of a group; the first one's first tiles have been loaded."""
+    ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
+    M: gl.constexpr = cfg.schedule.members
+    B: gl.constexpr = cfg.batch
+    if member < ITEMS:
+        best, sums, out = attend(
+            qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
+            tiles, queries, weights, own_place, member == 0, cfg,
+        )  # fmt: skip
+        store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
+    if ITEMS > M:
+        for item in range(member + M, ITEMS, M):
+            other, other_part = item % B, item // B
+            other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
+            at, first, last = page_share(positions, other, other_part, cfg)
+            gl.thread_barrier()
+            for tile in gl.static_range(cfg.tiles):
+                other_ids = tile_ids(other_table, tile, first, last, cfg)
+                keys, values = load_tile(cache, other_ids, group, cfg)
+                put_tile(keys, values, tiles, tile, cfg)
+            keys, values = load_tile(cache, tile_ids(other_table, cfg.tiles, first, last, cfg), group, cfg)
+            best, sums, out = attend(
+                qkv, cache, other_table, cos, sin, group, other, at, first, last, keys, values,
+                tiles, queries, weights, own_place, False, cfg,
+            )  # fmt: skip
+            store_partial(partial, partial_max, partial_sum, best, sums, out, group, other, other_part, cfg)
+
+
+@gluon.jit
+def put_heads(sums, out, place, cfg: gl.constexpr):
+    """The finished heads of a batch of one to `place` [blocks * columns, 64]."""
+    BLOCKS: gl.constexpr = cfg.output_blocks
+    L: gl.constexpr = cfg.activation_layout
+    inverse = gl.convert_layout(1.0 / sums, gl.SliceLayout(0, out.type.layout))
+    x = gl.reshape(gl.permute(out * inverse[None, :], (1, 0)), (BLOCKS, 64))
+    x = gl.convert_layout(x, gl.SliceLayout(1, L))[:, None, :]
+    row = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :][:, :, None]
+    gl.thread_barrier()
+    put_activations(gl.where(row < 1, x, 0.0), place)
 
 
 @gluon.jit

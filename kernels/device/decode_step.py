@@ -13,20 +13,22 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from structgen.kernels.device.attention_phase import (
     append,
     attend,
-    page_ids,
-    page_pair,
+    attend_parts,
+    layer_cache,
+    load_tile,
     page_share,
-    prefetch_pages,
-    prefetch_pair,
+    put_heads,
     put_merged,
+    put_tile,
+    tile_ids,
 )
-from structgen.kernels.device.grid_sync import arrive, fresh_zero, stamp, wait
-from structgen.kernels.device.norm import input_values, inverse_rms, inverse_rms_of, put_input, put_neurons
+from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
+from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
+from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
 from structgen.kernels.device.pick_token import allowed, choose, put_best, score_of
 from structgen.kernels.device.products import (
     activations_ready,
     column_sums,
-    prefetch,
     produce,
     row_product,
 )
@@ -49,21 +51,41 @@ def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
 
 
 @gluon.jit
-def producer(desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg: gl.constexpr):
-    S: gl.constexpr = cfg.slots
-    ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
-    FLIGHT: gl.constexpr = cfg.flight
-    AHEAD: gl.constexpr = cfg.ahead
-    TRACE: gl.constexpr = cfg.trace
+def producer(
+    desc, ring, full, free, decided, decision, table, layers, mode,
+    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    B: gl.constexpr = cfg.batch
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    QS: gl.constexpr = cfg.qkv_stride
     index = 0
     if (mode & RUN_LAYERS) != 0:
-        base = field(table, "layer_base", cfg)
-        stride = field(table, "layer_stride", cfg)
-        count = layers * field(table, "layer_slots", cfg)
-        index = produce(
-            desc, weights, ring, full, free, slot_trace, index, base, count, stride, S, ROWS, FLIGHT, AHEAD, TRACE
-        )
+        base, stride = field(table, "layer_base", cfg), field(table, "layer_stride", cfg)
+        count = field(table, "layer_slots", cfg)
+        group, member = field(table, "qkv_group", cfg), field(table, "attention_member", cfg)
+        row = member % B
+        position, begin, end = page_share(positions, row, member // B, cfg)
+        if cfg.whole_heads:
+            short = position < cfg.short
+            begin = gl.where(short, 0, begin)
+            end = gl.where(short, position // 16 + 1, end)
+        lane = gl.arange(0, 32, layout=cfg.lane_layout)
+        row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
+        ids = gl.load(row_table + begin + lane, mask=begin + lane < end, other=0)
+        pages = gl.minimum(end - begin, 32)
+        for layer in range(layers):
+            cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
+            prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
+            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
+            prefetch_lines(cos + position * D, 1, 0, D, cfg)
+            prefetch_lines(sin + position * D, 1, 0, D, cfg)
+            prefetch_pages(cache, ids, pages, group, cfg)
+            index = produce(desc, ring, full, free, index, base + layer * count * stride, count, stride, cfg)
     if (mode & RUN_HEAD) != 0:
+        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
         mbarrier.wait(decided, 0)
         if gl.load(decision, volatile=True) == 0:
             slots = field(table, "head_slots", cfg)
@@ -71,20 +93,18 @@ def producer(desc, weights, ring, full, free, slot_trace, decided, decision, tab
             block = field(table, "head_block_begin", cfg)
             for _ in range(field(table, "head_block_count", cfg)):
                 base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
-                index = produce(
-                    desc, weights, ring, full, free, slot_trace, index, base, slots, 1, S, ROWS, FLIGHT, AHEAD, TRACE
-                )
+                index = produce(desc, ring, full, free, index, base, slots, 1, cfg)
                 block += step
 
 
 @gluon.jit
 def consumer(
-    ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+    ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
-    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
-    best_scores, best_tokens, tokens, lanes, epoch_place,
+    best_scores, best_tokens, tokens, lanes, state,
     cfg: gl.constexpr,
 ):  # fmt: skip
     B: gl.constexpr = cfg.batch
@@ -95,6 +115,7 @@ def consumer(
     D: gl.constexpr = cfg.schedule.shape.head_dim
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
     GR: gl.constexpr = cfg.schedule.shape.group_rows
+    QS: gl.constexpr = cfg.qkv_stride
     M: gl.constexpr = cfg.schedule.members
     NP: gl.constexpr = cfg.schedule.programs
     P: gl.constexpr = cfg.schedule.parts
@@ -109,6 +130,8 @@ def consumer(
     down_place = activations._reinterpret(gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
     whole_place = activations._reinterpret(gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
+    TILES: gl.constexpr = cfg.tiles
+    tiles = activations._reinterpret(gl.bfloat16, [2 * TILES, 64, D], XL)
     sparse = 0
     if (mode & RUN_HEAD) != 0:
         if (mode & USE_MASK) != 0:
@@ -139,8 +162,16 @@ def consumer(
         row, part = member % B, member // B
         row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
         position, page_begin, page_end = page_share(positions, row, part, cfg)
-        id0, id1 = page_ids(row_table, page_begin, page_end)
-        cache_offset = gl.multiple_of(gl.load(cache_offsets), 8)
+        short = False
+        if cfg.whole_heads:
+            short = position < cfg.short
+            page_begin = gl.where(short, 0, page_begin)
+            page_end = gl.where(short, position // 16 + 1, page_end)
+        first_ids = tile_ids(row_table, 0, page_begin, page_end, cfg)
+        more_ids = tile_ids(row_table, 1, page_begin, page_end, cfg)
+        last_ids = tile_ids(row_table, TILES, page_begin, page_end, cfg)
+        own_page = gl.load(row_table + position // 16).to(gl.int64)
+        own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
         for layer in range(layers):
             first = layer == 0
             parity = (epoch * layers + layer) & 1
@@ -148,62 +179,82 @@ def consumer(
             after = residuals + (2 + parity) * SIZE
             before = residuals + (3 - parity) * SIZE
             norm = norms + layer * (2 * H)
-            cache = cache_base + cache_offset
-            cache_offset = gl.multiple_of(gl.load(cache_offsets + gl.minimum(layer + 1, layers - 1)), 8)
-            # What will be needed soon, and lies in no cache by now.
+            cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
+            own_place = cache + own_offset
             mark(trace, pid, layer, layers, 0, cfg)
-            if member < P * B:
-                prefetch_pair(cache, id0, id1, group, cfg)
-                prefetch_pages(cache, row_table, page_begin + 2, page_end, group, cfg)
-            prefetch_lines(qkv + group * GR, B, KV * GR, GR, cfg)
-            prefetch_lines(cos + position * D, 1, 0, D, cfg)
-            prefetch_lines(sin + position * D, 1, 0, D, cfg)
-            prefetch_lines(norm, 1, 0, H, cfg)
             # Qkv
             if layer > 0:
                 wait(counters + FULL, full_base + layer * (2 * NP), error)
             mark(trace, pid, layer, layers, 1, cfg)
-            put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
-                      cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
+            squares = put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+                                cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
             activations_ready()
-            factor = inverse_rms(first, before, embedding, ids, last_tokens, LS, cfg)
             mark(trace, pid, layer, layers, 2, cfg)
+            if B == 1:
+                keys, values = load_tile(cache, first_ids, group, cfg)
+                if TILES > 1:
+                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
+            if qkv_row_begin == 0:
+                sums = gl.sum(gl.sum(squares, 2), 0)
+                batch = gl.arange(0, BT, layout=sums.type.layout)
+                gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
-                place = qkv + (batch_row * KV + group) * GR + (r * 64 + sums_row)
-                gl.atomic_add(place, column_sums(acc, LS) * factor, mask=wanted, sem="relaxed")
+                place = qkv + (batch_row * KV + group) * QS + (r * 64 + sums_row)
+                gl.atomic_add(place, column_sums(acc, LS), mask=wanted, sem="relaxed")
             mark(trace, pid, layer, layers, 3, cfg)
             arrive(own)
             # Attention
-            k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+            if B == 1:
+                put_tile(keys, values, tiles, 0, cfg)
+                if TILES > 1:
+                    put_tile(more_keys, more_values, tiles, 1, cfg)
+                keys, values = load_tile(cache, last_ids, group, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
             if B > 1:
                 append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
                 gl.thread_barrier()
-                k0, k1, v0, v1 = page_pair(cache, id0, id1, group, cfg)
+                keys, values = load_tile(cache, first_ids, group, cfg)
+                if TILES > 1:
+                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
+                put_tile(keys, values, tiles, 0, cfg)
+                if TILES > 1:
+                    put_tile(more_keys, more_values, tiles, 1, cfg)
+                keys, values = load_tile(cache, last_ids, group, cfg)
             mark(trace, pid, layer, layers, 5, cfg)
-            if member < P * B:
-                attend(qkv, cache, partial, partial_max, partial_sum, row_table, cos, sin, group, row, part,
-                       position, page_begin, page_end, k0, k1, v0, v1, cfg)  # fmt: skip
-            if P * B > M:
-                for item in range(member + M, P * B, M):
-                    other, other_part = item % B, item // B
-                    other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
-                    at, begin, end = page_share(positions, other, other_part, cfg)
-                    first_id, second_id = page_ids(other_table, begin, end)
-                    k0, k1, v0, v1 = page_pair(cache, first_id, second_id, group, cfg)
-                    attend(qkv, cache, partial, partial_max, partial_sum, other_table, cos, sin, group, other,
-                           other_part, at, begin, end, k0, k1, v0, v1, cfg)  # fmt: skip
-            mark(trace, pid, layer, layers, 6, cfg)
-            arrive(own)
-            if B == 1:
-                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
-            prefetch_lines(norm + H, 1, 0, H, cfg)
+            if cfg.whole_heads:
+                if short:
+                    best, sums, out = attend(
+                        qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, member == 0, cfg,
+                    )  # fmt: skip
+                    arrive_relaxed(own)
+                    mark(trace, pid, layer, layers, 6, cfg)
+                    put_heads(sums, out, output_place.index(0), cfg)
+                else:
+                    attend_parts(
+                        qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                        row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, cfg,
+                    )  # fmt: skip
+                    mark(trace, pid, layer, layers, 6, cfg)
+                    arrive(own)
+                    wait(own, own_base + layer * (3 * M) + 2 * M, error)
+                    mark(trace, pid, layer, layers, 7, cfg)
+                    put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
+            else:
+                attend_parts(
+                    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                    row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                        tiles, queries, weights, own_place, cfg,
+                )  # fmt: skip
+                mark(trace, pid, layer, layers, 6, cfg)
+                arrive(own)
+                wait(own, own_base + layer * (3 * M) + 2 * M, error)
+                mark(trace, pid, layer, layers, 7, cfg)
+                put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
             # Output
-            wait(own, own_base + layer * (3 * M) + 2 * M, error)
-            mark(trace, pid, layer, layers, 7, cfg)
-            put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
             activations_ready()
             mark(trace, pid, layer, layers, 8, cfg)
             for r in range(out_row_begin, out_row_end):
@@ -222,7 +273,7 @@ def consumer(
                       cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
             activations_ready()
             factor = inverse_rms_of(squares, LS, cfg)
-            clear(qkv, pid, B * KV * GR, NP, cfg)
+            clear(qkv, pid, B * KV * QS, NP, cfg)
             clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
             clear(before, pid, B * H, NP, cfg)
             mark(trace, pid, layer, layers, 11, cfg)
@@ -250,10 +301,10 @@ def consumer(
             mark(trace, pid, layer, layers, 14, cfg)
             arrive(counters + FULL)
 
+    passes = epoch + (mode & RUN_LAYERS)
     if (mode & RUN_HEAD) != 0:
-        residual = residuals + (2 + ((epoch * layers + layers - 1) & 1)) * SIZE
-        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
-        wait(counters + FULL, full_base + layers * (2 * NP), error)
+        residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
+        wait(counters + FULL, passes * (2 * NP) * layers, error)
         mark(trace, pid, layers, layers, 0, cfg)
         norm = norms + layers * (2 * H)
         if sparse != 0:
@@ -295,24 +346,14 @@ def consumer(
                 block += field(table, "head_block_stride", cfg)
             put_best(best, best_token, best_scores, best_tokens, pid, cfg)
         mark(trace, pid, layers, layers, 1, cfg)
-        gl.thread_barrier()
-        before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
-        if before - epoch * NP == NP - 1:
+    gl.thread_barrier()
+    before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
+    if before - launches * NP == NP - 1:
+        if (mode & RUN_HEAD) != 0:
             choose(best_scores, best_tokens, tokens, last_tokens, lanes, NP, cfg.programs_padded, cfg)
-            gl.store(epoch_place, epoch + 1)
-        mark(trace, pid, layers, layers, 2, cfg)
-
-
-@gluon.jit
-def prefetch_lines(begin, rows: gl.constexpr, stride: gl.constexpr, count: gl.constexpr, cfg: gl.constexpr):
-    """Ask `count` elements at begin, begin + stride, ... (`rows` of them) into L2, a thread a line of 128 bytes."""
-    z = fresh_zero()
-    LINE: gl.constexpr = 1024 // begin.dtype.element_ty.primitive_bitwidth
-    LINES: gl.constexpr = (count + LINE - 1) // LINE
-    i = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    for first in gl.static_range(0, rows * LINES, 128):
-        line = gl.minimum(first + i, rows * LINES - 1)
-        prefetch(begin + line // LINES * stride + gl.minimum(line % LINES * LINE, count - 1))
+        gl.store(state, passes)
+        gl.store(state + 1, launches + 1)
+    mark(trace, pid, layers, layers, 2, cfg)
 
 
 @gluon.jit
@@ -331,25 +372,29 @@ def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.cons
 
 @gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
 def decode_step(
-    desc, weights, schedule, layers, mode,
+    desc, schedule, layers, mode,
     state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
-    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
     best_scores, best_tokens, tokens, lanes, decisions,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """One step of `batch` rows. `state` holds the number of steps done; see decoder.py for the buffers."""
+    """One step of `batch` rows. `state` holds the layer passes and the launches done; see decoder.py for the buffers."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
     pid = gl.program_id(0)
     table = schedule + pid * cfg.field_count
-    epoch = gl.load(state)
+    epoch, launches = gl.load(state), gl.load(state + 1)
     decision = decisions + pid
     slot_trace = slot_traces + pid * (4 * 2048)
     activations = gl.allocate_shared_memory(gl.bfloat16, [cfg.activation_blocks, cfg.columns, 64], cfg.weight_layout)
     ring = gl.allocate_shared_memory(gl.bfloat16, [S, SB * 64, 64], cfg.weight_layout)
     full = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    queries = gl.allocate_shared_memory(
+        gl.bfloat16, [2 * cfg.head_tile, cfg.schedule.shape.head_dim], cfg.weight_layout
+    )
+    weights = gl.allocate_shared_memory(gl.bfloat16, [2 * cfg.head_tile, 64], cfg.weight_layout)
     free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for s in gl.static_range(S):
@@ -358,11 +403,13 @@ def decode_step(
     mbarrier.init(decided, count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, decision, activations, table, pid, layers, mode, epoch,
+        (consumer, (ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
-                    norms, embedding, head_rows, cache_base, cache_offsets, cos, sin,
+                    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, weights, ring, full, free, slot_trace, decided, decision, table, layers, mode, cfg)),
-    ], [1], [24])  # fmt: skip
+        (producer, (desc, ring, full, free, decided, decision, table, layers, mode,
+                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+                    cfg)),
+    ], [1], [40])  # fmt: skip

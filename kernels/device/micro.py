@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from structgen.kernels.device.grid_sync import arrive, wait
-from structgen.kernels.device.products import produce
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 
 @triton.jit
@@ -35,19 +35,16 @@ def _drain(ring, full, free, sink, pid, count, S: gl.constexpr, L: gl.constexpr)
 
 @gluon.jit
 def _fill(
-    desc,
-    sink,
-    ring,
-    full,
-    free,
-    pid,
-    count,
-    NP: gl.constexpr,
-    S: gl.constexpr,
-    ROWS: gl.constexpr,
-    FLIGHT: gl.constexpr,
+    desc, ring, full, free, pid, count, NP: gl.constexpr, S: gl.constexpr, ROWS: gl.constexpr, FLIGHT: gl.constexpr
 ):
-    produce(desc, sink, ring, full, free, sink, pid * 0, pid, count, NP, S, ROWS, FLIGHT, 0, False)
+    for index in range(count):
+        s = index % S
+        oldest = index - FLIGHT
+        if oldest >= 0:
+            mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
+        mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
+        mbarrier.expect(full.index(s), desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(desc, [(pid + index * NP) * ROWS, 0], full.index(s), ring.index(s))
 
 
 @gluon.jit
@@ -74,7 +71,7 @@ def stream_all(
     gl.warp_specialize(
         [
             (_drain, (ring, full, free, sink, pid, count, S, L)),
-            (_fill, (desc, sink, ring, full, free, pid, count, NP, S, ROWS, FLIGHT)),
+            (_fill, (desc, ring, full, free, pid, count, NP, S, ROWS, FLIGHT)),
         ],
         [1],
         [24],

@@ -92,30 +92,3 @@ def put_neurons(neurons, place, first, k_begin, k_end, cfg: gl.constexpr):
         column = (first + block) * 64 + within
         h = gl.load(neurons + row * INTER + column, mask=wanted, other=0.0, cache_modifier=".cg")
         put_activations(h, place.index(stage))
-
-
-@gluon.jit
-def inverse_rms(first, residual, embedding, ids, last_tokens, LR: gl.constexpr, cfg: gl.constexpr):
-    """1 / rms of each row of the input: [1, batch_tile], in the layout LR of a product's sums [rows, batch_tile]."""
-    z = fresh_zero()
-    B: gl.constexpr = cfg.batch
-    H: gl.constexpr = cfg.schedule.shape.hidden
-    if B == 1:
-        column = gl.arange(0, cfg.hidden_padded, layout=cfg.row_layout) + z
-        zero = column * 0
-        x = input_values(first, residual, embedding, ids, last_tokens, zero, column, column < H, column < H, H)
-        squares = gl.sum(x * x, 0)
-        return gl.full((1, cfg.batch_tile), 1.0, gl.float32, LR) * gl.rsqrt(squares / H + cfg.schedule.shape.norm_eps)
-    else:
-        L: gl.constexpr = cfg.rows_layout
-        CHUNK: gl.constexpr = 256
-        row = (gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(1, L)) + z)[:, None]
-        within = (gl.arange(0, CHUNK, layout=gl.SliceLayout(0, L)) + z)[None, :]
-        total = gl.full((cfg.batch_tile, CHUNK), 0.0, gl.float32, L)
-        for begin in gl.static_range(0, H, CHUNK):
-            column = begin + within
-            wanted = (row < B) & (column < H)
-            x = input_values(first, residual, embedding, ids, last_tokens, row, column, wanted, row < B, H)
-            total += x * x
-        factor = gl.rsqrt(gl.sum(total, 1) / H + cfg.schedule.shape.norm_eps)
-        return gl.convert_layout(factor, gl.SliceLayout(0, LR))[None, :]

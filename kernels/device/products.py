@@ -21,55 +21,20 @@ from structgen.kernels.device.grid_sync import stamp
 
 
 @gluon.jit
-def prefetch_bulk(place, bytes, wanted):
-    """Ask `bytes` from `place` on into L2; one thread of the warp does."""
-    gl.inline_asm_elementwise(
-        """{
-        .reg .pred p, q; .reg .u32 t;
-        mov.u32 t, %laneid;
-        setp.ne.u32 q, $2, 0;
-        setp.eq.and.u32 p, t, 0, q;
-        @p cp.async.bulk.prefetch.L2.global [$1], $3;
-        mov.u32 $0, 0;
-    }""",
-        "=r,l,r,r",
-        [place, wanted, bytes],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@gluon.jit
-def prefetch(places):
-    """Ask the lines of a tensor of pointers into L2."""
-    gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def produce(
-    desc, weights, ring, full, free, slot_trace, index, base, count, stride,
-    S: gl.constexpr, ROWS: gl.constexpr, FLIGHT: gl.constexpr, AHEAD: gl.constexpr, TRACE: gl.constexpr,
-):  # fmt: skip
+def produce(desc, ring, full, free, index, base, count, stride, cfg: gl.constexpr):
     """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
 
-    No more than FLIGHT copies are under way at once: more would not be faster, and everybody else's loads and fences
-    would queue behind them.
+    Few copies are under way at once: more would not be faster, and everybody else's loads and fences would queue
+    behind them.
     """
+    S: gl.constexpr = cfg.slots
+    ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
     for t in range(count):
         s = index % S
-        if AHEAD > 0:
-            later = weights + (base + (t + AHEAD) * stride).to(gl.int64) * (ROWS * 64)
-            prefetch_bulk(later, ROWS * 128, (t + AHEAD < count).to(gl.int32))
-        if FLIGHT < S:  # noqa: SIM102 (one is known at compile time, the other is not)
-            if index >= FLIGHT:
-                oldest = index - FLIGHT
-                mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
+        oldest = index - cfg.flight
+        if oldest >= 0:
+            mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
-        if TRACE:
-            stamp(slot_trace + index * 4 + 2)
         mbarrier.expect(full.index(s), desc.block_type.nbytes)
         tma.async_copy_global_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
         index += 1
@@ -77,14 +42,40 @@ def produce(
 
 
 @gluon.jit
+def high_and_low(x):
+    """x is about high + low in bfloat16: its upper 16 bits as they are, and what they lack, rounded."""
+    bits = x.to(gl.int32, bitcast=True)
+    high = (bits >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
+    low = x - (bits & -65536).to(gl.float32, bitcast=True)
+    return high, low.to(gl.bfloat16)
+
+
+@gluon.jit
 def put_activations(x, place):
     """x [blocks, batch, 64] float32 -> place [blocks * 2 * batch, 64] bfloat16. Call `activations_ready` afterwards."""
     blocks: gl.constexpr = x.shape[0]
     batch: gl.constexpr = x.shape[1]
-    high = x.to(gl.bfloat16)
-    low = (x - high.to(gl.float32)).to(gl.bfloat16)
+    high, low = high_and_low(x)
     both = gl.permute(gl.join(high, low), (0, 1, 3, 2))
     place.store(gl.reshape(both, (blocks * 2 * batch, 64)))
+
+
+@gluon.jit
+def put_rows(x, place):
+    """x [rows, k] float32 -> place [2 * rows, k] bfloat16."""
+    rows: gl.constexpr = x.shape[0]
+    k: gl.constexpr = x.shape[1]
+    high, low = high_and_low(x)
+    place.store(gl.reshape(gl.permute(gl.join(high, low), (0, 2, 1)), (2 * rows, k)))
+
+
+@gluon.jit
+def put_columns(x, place):
+    """x [k, columns] float32 -> place [2 * columns, k] bfloat16."""
+    k: gl.constexpr = x.shape[0]
+    columns: gl.constexpr = x.shape[1]
+    high, low = high_and_low(x)
+    place.store(gl.permute(gl.reshape(gl.join(high, low), (k, 2 * columns)), (1, 0)))
 
 
 @gluon.jit
