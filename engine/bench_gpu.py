@@ -81,8 +81,9 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = read_vocabulary(options.tokenizer)
     tasks = list(_tasks(vocabulary))
     model = LlamaModel(LLAMA_1B, RandomWeights(LLAMA_1B, options.device), "bfloat16", options.device)
+    runner = _runner(model, options.runner)
     deep, serial, jumping = (
-        Engine(_runner(model, options.runner), max_batch=max(BATCHES), depth=depth, jump_forward=jump)
+        Engine(runner, max_batch=max(BATCHES), depth=depth, jump_forward=jump, share_prefixes=False)
         for depth, jump in ((2, False), (1, False), (2, True))
     )
     writers = {"constrained": Writer(deep), "jump-forward": Writer(jumping), "depth 1": Writer(serial)}
@@ -122,7 +123,7 @@ def _at_batch(batch: int, writers: dict[str, Writer], groups: list[Group], round
 
 
 def _runner(model: LlamaModel, kind: str) -> ModelRunner:
-    """A runner with a KV cache of its own, so that engines do not share pages."""
+    """One for all engines: they take turns, and none finds a prefix that another has overwritten."""
     from structgen.engine.cuda_runner import CudaRunner
     from structgen.engine.megakernel_runner import MegakernelRunner
 
