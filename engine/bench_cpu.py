@@ -16,10 +16,11 @@ import torch
 from structgen.engine.bench_peer import Difference, TransformersPeer
 from structgen.engine.bench_rounds import Rounds
 from structgen.engine.bench_schemas import EXTRACTIONS
-from structgen.engine.bench_structured import Contest, Task, Writer, options_of
+from structgen.engine.bench_structured import Contest, Task, Writer
 from structgen.engine.engine import Engine
 from structgen.engine.llama import LlamaModel, Precision
 from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.torch_runner import TorchRunner
 from structgen.engine.weights import load_model
 from structgen.grammar import Grammar, Vocabulary
 from structgen.grammar.tokenizer_files import TokenizerFile, load_tokenizer
@@ -180,27 +181,38 @@ def _structured(model: LlamaModel, tokenizer: TokenizerFile, options: argparse.N
         tasks = [tasks[number] for number in QUICK]
     rounds = 1 if options.quick else 5
 
-    def engine(**wanted: Any) -> Engine:
-        return Engine(model, max_batch=BATCH, **options_of(**wanted))
-
+    serial = Engine(TorchRunner(model, max_batch=BATCH), jump_forward=False)
+    deep = Engine(TorchRunner(model, max_batch=BATCH, threaded=True), depth=2, jump_forward=False)
     writers = {
-        "constrained": Writer(engine(depth=2, jump_forward=False)),
-        "jump-forward": Writer(engine(depth=2, jump_forward=True)),
-        "depth 1": Writer(engine(depth=1, jump_forward=False)),
+        "constrained": Writer(serial),
+        "jump-forward": Writer(Engine(TorchRunner(model, max_batch=BATCH))),
+        "depth 2": Writer(deep),
     }
-    writers["free"] = Writer(writers["constrained"].engine, like=writers["constrained"])
-    one = Contest.hold(writers, [[task] for task in tasks], rounds)
+    writers["free"] = Writer(serial, like=writers["constrained"])
     many = Contest.hold(writers, [(tasks + tasks)[:BATCH]], 2 * rounds)
-    print(f"\n{len(tasks)} records, compact, {sum(one.weights)} tokens; gain over free text (batch 1, batch {BATCH}):")
+    many_bubble = writers["constrained"].load.bubble_percent
+    one = Contest.hold(writers, [[task] for task in tasks], rounds)
+    deep.close()
+    load, jumps = writers["constrained"].load, writers["jump-forward"].load
+    print(
+        f"\n{len(tasks)} records, compact, {sum(one.weights)} tokens; tokens/s over free text at batch 1 and {BATCH}:"
+    )
     for name in writers:
         milliseconds = one.seconds_per_token(name) * 1000
         print(f"{name:<16}{milliseconds:>8.2f} ms a token{one.gain(name, 'free'):>8.3f}{many.gain(name, 'free'):>8.3f}")
+    print(
+        f"jump-forward: {jumps.forced / jumps.tokens:.0%} of the tokens forced, "
+        f"{jumps.steps / jumps.tokens:.2f} steps a token"
+    )
     return {
         "constrained_ratio": round(one.gain("constrained", "free"), 3),
         f"constrained_ratio_{BATCH}": round(many.gain("constrained", "free"), 3),
         "jump_forward_ratio": round(one.total_gain("jump-forward", "free"), 2),
         f"jump_forward_ratio_{BATCH}": round(many.gain("jump-forward", "free"), 2),
         "jump_forward_ms_per_token": round(one.seconds_per_token("jump-forward") * 1000, 2),
-        "depth2_gain": round(one.gain("constrained", "depth 1"), 3),
-        f"depth2_gain_{BATCH}": round(many.gain("constrained", "depth 1"), 3),
+        "forced_share": round(jumps.forced / jumps.tokens, 3),
+        "depth2_gain": round(one.gain("depth 2", "constrained"), 3),
+        f"depth2_gain_{BATCH}": round(many.gain("depth 2", "constrained"), 3),
+        "bubble_pct": round(load.bubble_percent, 2),
+        f"bubble_pct_{BATCH}": round(many_bubble, 2),
     }

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from structgen.engine.bench_replay import Recording, Replay
 from structgen.engine.bench_schemas import EXTRACTIONS
-from structgen.engine.bench_structured import Contest, Group, Task, Writer, options_of
+from structgen.engine.bench_structured import MAX_TOKENS, Contest, Group, Task, Writer
 from structgen.engine.bench_vocabulary import read_vocabulary
 from structgen.engine.engine import Engine
 from structgen.engine.errors import EngineError
 from structgen.engine.llama import LlamaModel
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.rope_scaling import RopeScaling
+from structgen.engine.runner import PAGE_SIZE, ModelRunner
 from structgen.grammar import Grammar, Vocabulary
 
 LLAMA_1B = ModelConfig(
@@ -42,6 +43,7 @@ LLAMA_1B = ModelConfig(
 BATCHES = (1, 8, 64)
 CONTEXT = 1024
 PROMPT_TOKENS = 48
+HEADLINES = ("constrained_ratio", "jump_forward_ratio", "depth2_gain", "bubble_pct")
 
 
 class RandomWeights:
@@ -78,33 +80,55 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
         raise EngineError("PyTorch sees no GPU", hint="leave out --device cuda")
     vocabulary = read_vocabulary(options.tokenizer)
     tasks = list(_tasks(vocabulary))
-    writers = {
-        "constrained": Writer(_engine(options, depth=2, jump_forward=False)),
-        "jump-forward": Writer(_engine(options, depth=2, jump_forward=True)),
-        "depth 1": Writer(_engine(options, depth=1, jump_forward=False)),
-    }
-    writers["free"] = Writer(writers["constrained"].engine, like=writers["constrained"])
+    model = LlamaModel(LLAMA_1B, RandomWeights(LLAMA_1B, options.device), "bfloat16", options.device)
+    deep, serial, jumping = (
+        Engine(_runner(model, options.runner), max_batch=max(BATCHES), depth=depth, jump_forward=jump)
+        for depth, jump in ((2, False), (1, False), (2, True))
+    )
+    writers = {"constrained": Writer(deep), "jump-forward": Writer(jumping), "depth 1": Writer(serial)}
+    writers["free"] = Writer(deep, like=writers["constrained"])
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(), "runner": options.runner}
     for batch in BATCHES:
         many = (tasks * batch)[: max(batch, len(tasks))]
         groups: list[Group] = [many[first : first + batch] for first in range(0, len(many) - batch + 1, batch)]
         figures |= _at_batch(batch, writers, groups, rounds=3 if options.quick else 9)
+    figures |= {name: figures[f"{name}_1"] for name in HEADLINES}
+    figures["ms_per_token"] = round(figures["us_per_step_1"] / 1000, 4)
+    figures["throughput_8"] = round(8e6 / figures["us_per_step_8"], 1)
     return figures
 
 
 def _at_batch(batch: int, writers: dict[str, Writer], groups: list[Group], rounds: int) -> dict[str, Any]:
     contest = Contest.hold(writers, groups, rounds)
-    print(f"\nbatch {batch}, {sum(contest.weights)} tokens:")
-    for name in writers:
-        seconds = contest.seconds_per_token(name)
-        step = seconds * batch * 1e6
-        print(f"{name:<16}{1 / seconds:>10.0f} tokens/s {step:>8.0f} us a step{contest.gain(name, 'free'):>8.3f}")
+    print(f"\nbatch {batch}, {sum(contest.weights)} tokens; microseconds a step, over free text in tokens/s:")
+    print(f"{'':<16}{'tokens/s':>10}{'step':>8}{'GPU':>8}{'CPU':>8}{'bubble':>9}{'step/max':>10}{'gain':>8}")
+    for name, writer in writers.items():
+        load, per = writer.load, 1e6 / writer.load.steps
+        print(
+            f"{name:<16}{1 / contest.seconds_per_token(name):>10.0f}{load.microseconds:>8.0f}{load.device * per:>8.0f}"
+            f"{load.host * per:>8.0f}{load.bubble_percent:>8.2f}%{load.over_the_longer:>10.3f}"
+            f"{contest.gain(name, 'free'):>8.3f}"
+        )
+    free, held, jumps = (writers[name].load for name in ("free", "constrained", "jump-forward"))
     return {
-        f"us_per_step_{batch}": round(contest.seconds_per_token("free") * batch * 1e6, 1),
+        f"us_per_step_{batch}": round(free.microseconds, 1),
         f"constrained_ratio_{batch}": round(contest.gain("constrained", "free"), 3),
         f"jump_forward_ratio_{batch}": round(contest.total_gain("jump-forward", "free"), 2),
+        f"forced_share_{batch}": round(jumps.forced / jumps.tokens, 3),
         f"depth2_gain_{batch}": round(contest.gain("constrained", "depth 1"), 3),
+        f"bubble_pct_{batch}": round(held.bubble_percent, 2),
+        f"step_over_max_{batch}": round(held.over_the_longer, 3),
     }
+
+
+def _runner(model: LlamaModel, kind: str) -> ModelRunner:
+    """A runner with a KV cache of its own, so that engines do not share pages."""
+    if kind != "torch":
+        raise EngineError(f"there is no {kind} runner", hint="use --runner torch")
+    from structgen.engine.cuda_runner import CudaRunner
+
+    pages = 2 * max(BATCHES) * (PROMPT_TOKENS + MAX_TOKENS) // PAGE_SIZE
+    return CudaRunner(model, max_batch=max(BATCHES), max_context=CONTEXT, pages=pages)
 
 
 def _tasks(vocabulary: Vocabulary) -> Iterator[Task]:
@@ -114,8 +138,3 @@ def _tasks(vocabulary: Vocabulary) -> Iterator[Task]:
         recording = Recording(compiled, each.record)
         prompt = [rng.randrange(256) for _ in range(PROMPT_TOKENS)]
         yield Task(prompt, partial(Replay, recording), vocabulary.eos_token_ids, seed=number)
-
-
-def _engine(options: argparse.Namespace, **wanted: Any) -> Engine:
-    model = LlamaModel(LLAMA_1B, RandomWeights(LLAMA_1B, options.device), "bfloat16")
-    return Engine(model, max_batch=max(BATCHES), max_context=CONTEXT, **options_of(**wanted))

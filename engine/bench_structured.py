@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from inspect import signature
-from typing import Any
 
 from structgen.engine.bench_rounds import Rounds
 from structgen.engine.engine import Engine
@@ -45,27 +43,68 @@ class Writer:
     engine: Engine
     like: Writer | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    load: Load = field(default_factory=lambda: Load())
 
     def write(self, number: int, group: Group) -> float:
         """Seconds a token for the group of that number. RuntimeError when a record fails."""
-        started = time.perf_counter()
+        engine = self.engine
+        engine.trace.reset()
+        steps, forced, started = engine.metrics.steps, engine.metrics.tokens_forced, time.perf_counter()
         if self.like is None:
             sequences = [self._submit(task, MAX_TOKENS, task.matcher()) for task in group]
         else:
             lengths = zip(group, self.like.tokens[number], strict=True)
             sequences = [self._submit(task, length, None) for task, length in lengths if length]
-        while self.engine.has_work:
-            self.engine.step()
+        while engine.has_work:
+            engine.step()
         seconds = time.perf_counter() - started
         for sequence in sequences:
             if sequence.finish_reason == "error":
                 raise RuntimeError(f"the benchmark failed: {sequence.error}")
         self.tokens[number] = [len(sequence.output_ids) for sequence in sequences]
-        return seconds / sum(self.tokens[number])
+        tokens = sum(self.tokens[number])
+        self.load.add(engine, seconds, engine.metrics.steps - steps, tokens, engine.metrics.tokens_forced - forced)
+        return seconds / tokens
 
     def _submit(self, task: Task, tokens: int, matcher: MaskSource | None) -> Sequence:
         params = SamplingParams(max_tokens=tokens, temperature=TEMPERATURE, seed=task.seed)
         return self.engine.submit(task.prompt, params, matcher, task.ends if matcher else frozenset())
+
+
+@dataclass
+class Load:
+    """What an engine's trace says about some turns, in seconds: in all, device and host at work, device idle."""
+
+    seconds: float = 0.0
+    device: float = 0.0
+    host: float = 0.0
+    bubble: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    forced: int = 0
+
+    def add(self, engine: Engine, seconds: float, steps: int, tokens: int, forced: int) -> None:
+        totals = engine.trace.totals
+        self.seconds += seconds
+        self.device += sum(totals.get(f"device.{kind}", 0.0) for kind in ("forward", "sample"))
+        self.host += sum(totals.get(f"host.{kind}", 0.0) for kind in ("fill", "sample", "commit", "launch"))
+        self.bubble += totals.get("device.bubble", 0.0)
+        self.steps, self.tokens, self.forced = self.steps + steps, self.tokens + tokens, self.forced + forced
+
+    @property
+    def bubble_percent(self) -> float:
+        """Of the time between the device's first and last work."""
+        return 100 * self.bubble / (self.device + self.bubble)
+
+    @property
+    def over_the_longer(self) -> float:
+        """A step's time over max(device, host): 1 when the shorter hides under the longer."""
+        return self.seconds / max(self.device, self.host)
+
+    @property
+    def microseconds(self) -> float:
+        """Of a step."""
+        return self.seconds / self.steps * 1e6
 
 
 @dataclass(frozen=True)
@@ -80,9 +119,10 @@ class Contest:
         """The first turn at a group is not counted: it finds masks, prefixes, and the lengths of free text."""
         found = [Rounds() for _ in groups]
         for number, group in enumerate(groups):
-            for writer in writers.values():
-                if writer.like is None:
-                    writer.write(number, group)
+            for writer in sorted(writers.values(), key=lambda writer: writer.like is not None):
+                writer.write(number, group)
+        for writer in writers.values():
+            writer.load = Load()
         for _ in range(rounds):
             for number, group in enumerate(groups):
                 found[number].take_turns({name: _Turn(writer, number, group).cost for name, writer in writers.items()})
@@ -117,9 +157,3 @@ class _Turn:
 
     def cost(self) -> float:
         return self.writer.write(self.number, self.group)
-
-
-def options_of(**wanted: Any) -> dict[str, Any]:
-    """Those of the options that this engine has."""
-    known = signature(Engine).parameters
-    return {name: value for name, value in wanted.items() if name in known}

@@ -30,7 +30,9 @@ def choose_runner(
         )
     from structgen.engine.cuda_runner import CudaRunner
 
-    log.info("runner: PyTorch with CUDA graphs on %s", model.device)
-    return CudaRunner(
+    runner = CudaRunner(
         model, max_batch=max_batch, max_context=max_context, max_adapters=max_adapters, max_lora_rank=max_lora_rank
     )
+    log.info("runner: PyTorch with CUDA graphs on %s; preparing kernels and graphs", model.device)
+    runner.warm_up()
+    return runner

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput, LaneTables, Rows, packed_size, unpack
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
@@ -39,10 +40,10 @@ GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # a step is padded t
 
 
 class DeviceSlot:
-    """What the device needs of one slot: pinned inputs, a mask buffer, events, and where its times end up."""
+    """What the device needs of one slot: pinned inputs, its sampling, and events."""
 
-    def __init__(self, staged: DeviceInput, mask: Tensor, status: Tensor, tokens: Tensor) -> None:
-        self.staged, self.mask, self.status, self.tokens = staged, mask, status, tokens
+    def __init__(self, staged: DeviceInput, sampling: CudaSampling) -> None:
+        self.staged, self.sampling = staged, sampling
         self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (_event(timed=True) for _ in range(4))
         self.mask_there, self.arrived = _event(), _event()
         self.samples = False
@@ -134,35 +135,32 @@ class CudaRunner:
         if not count:
             device.arrived.record(self._compute)
             return
+        sampling = device.sampling
         if any(slot.constrained[:count]):
             with torch.cuda.stream(self._copy):
-                device.mask[:count].copy_(slot.mask[:count], non_blocking=True)
-                device.mask_there.record(self._copy)
+                sampling.mask[:count].copy_(slot.mask[:count], non_blocking=True)
+            device.mask_there.record(self._copy)
             self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
             device.sample_begin.record(self._compute)
-            sampled = self._sampler.sample(
-                bucket.logits[:count], device.mask[:count], slot.constrained[:count], slot.sampling
-            )
-            self.last_tokens.index_copy_(0, bucket.rows.targets[:count].long(), sampled.tokens)
-            device.tokens[:count], device.status[:count] = sampled.tokens, sampled.status
+            logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
             device.sampled.record(self._compute)
         device.samples = True
+        self._copy.wait_event(device.sampled)
         with torch.cuda.stream(self._copy):
-            self._copy.wait_event(device.sampled)
-            slot.tokens[:count].copy_(device.tokens[:count], non_blocking=True)
-            slot.status[:count].copy_(device.status[:count], non_blocking=True)
-            slot.logprobs = None if sampled.logprobs is None else sampled.logprobs.to_host()
-            device.arrived.record(self._copy)
+            sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
+            slot.logprobs = None if logprobs is None else logprobs.to_host()
+        device.arrived.record(self._copy)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
         """Polls, since an event cannot be waited for with a deadline."""
-        arrived = self._slot(slot).arrived
+        device = self._slot(slot)
         deadline = time.perf_counter() + seconds
-        while not arrived.query():  # type: ignore[no-untyped-call]
+        while not device.arrived.query():  # type: ignore[no-untyped-call]
             if time.perf_counter() > deadline:
                 raise StepTimeoutError(seconds)
             time.sleep(0)
+        device.sampling.arrive(slot)
 
     def clear(self, pages: Iterable[int]) -> None:
         with torch.cuda.stream(self._compute):
@@ -195,7 +193,7 @@ class CudaRunner:
                 )
             self._adapters.load(slot, weights)
 
-    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS) -> None:
+    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS[:-1]) -> None:
         """Compile the kernels and capture the graphs for so many rows now, instead of when they are first wanted."""
         if self._fused:
             with torch.cuda.stream(self._compute):
@@ -215,8 +213,16 @@ class CudaRunner:
         rows = bucket.rows
         ids = rows.ids.long()
         ids = torch.where(ids < 0, self.last_tokens[(-1 - ids).clamp_min(0)], ids)
-        step = PagedRows.of(ids, rows.positions, rows.lanes, self.tables, PAGE_SIZE, workspace=bucket.workspace)
-        hidden = self.model.hidden_rows(step, self.cache)
+        step = PagedRows.of(
+            ids,
+            rows.positions,
+            rows.lanes,
+            self.tables,
+            PAGE_SIZE,
+            adapters=rows.adapters.long() if bucket.adapted else None,
+            workspace=bucket.workspace,
+        )
+        hidden = self.model.hidden_rows(step, self.cache, self._adapters)
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
     def _bucket(self, rows: int, adapted: bool = False) -> Bucket:
@@ -260,11 +266,15 @@ class CudaRunner:
             staged = DeviceInput(
                 most_rows=GRAPH_ROWS[-1], max_batch=self.max_batch, table_pages=self.table_pages, pinned=True
             )
-            mask = torch.zeros(slot.mask.shape, dtype=torch.int32, device=self.device)
-            status = torch.zeros(self.max_batch, dtype=torch.int8, device=self.device)
-            tokens = torch.zeros(self.max_batch, dtype=torch.int64, device=self.device)
+            sampling = CudaSampling(
+                self._sampler,
+                self.last_tokens,
+                max_batch=self.max_batch,
+                words=slot.mask.shape[1],
+                graphs=self._graphs,
+            )
             torch.cuda.synchronize(self.device)
-            made = self._slots[slot.index] = DeviceSlot(staged, mask, status, tokens)
+            made = self._slots[slot.index] = DeviceSlot(staged, sampling)
         return made
 
     def _workspace(self, rows: int) -> AttentionWorkspace | None:

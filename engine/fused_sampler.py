@@ -21,12 +21,13 @@ from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
 
-IN_FLIGHT = 4  # calls whose parameters may still be on their way to the device
+IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
+ROW_OCTETS = 25  # of a row's parameters
 
 
-class _Staged(NamedTuple):
-    """A call's row parameters: one pinned buffer, its twin on the device, and the device's views of it."""
+class StagedRows(NamedTuple):
+    """Row parameters: one pinned buffer, its twin on the device, and the device's views of it."""
 
     host: Tensor
     device: Tensor
@@ -41,7 +42,7 @@ class FusedSampler(Sampler):
         super().__init__(vocab_size, device, batched=True)
         self._max_batch = max_batch
         self._workspace = SamplingWorkspace(max_batch=max_batch, vocab_size=vocab_size, device=device)
-        self._staged = cycle([self._stage() for _ in range(IN_FLIGHT)])
+        self._staged = cycle([self.stage() for _ in range(IN_FLIGHT)])
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]) -> Sampled:
@@ -51,21 +52,24 @@ class FusedSampler(Sampler):
         edits = gather_edits([row.history for row in rows], self._vocab_size)
         if edits is not None:
             apply_edits(logits, upload(edits, self.device))
-        picks = Picks.empty(len(rows), self.device)
-        staged = self._fill(constrained, rows)
-        has_mask = any(constrained)
+        picks, staged = Picks.empty(len(rows), self.device), next(self._staged)
+        self.fill(staged, constrained, rows)
+        self.launch(logits, mask if any(constrained) else None, staged, picks, cuts=has_cuts(rows))
+        if any(each.params.logprobs for each in rows) and any(constrained):
+            self._masks.forbid(logits, mask, constrained)
+        return Sampled(picks.tokens, picks.status, self._logprobs(logits, before, raw, picks.tokens, rows))
+
+    def launch(self, logits: Tensor, mask: Tensor | None, staged: StagedRows, picks: Picks, *, cuts: bool) -> None:
+        """The kernel alone, for as many rows as `logits` has; a graph may capture it."""
         masked_sampling(
             logits,
             staged.rows,
             picks,
             self._workspace,
-            mask=mask if has_mask else None,
-            constrained=staged.constrained if has_mask else None,
-            cuts=any(each.params.top_k or each.params.top_p < 1 or each.params.min_p for each in rows),
+            mask=mask,
+            constrained=None if mask is None else staged.constrained,
+            cuts=cuts,
         )
-        if any(each.params.logprobs for each in rows) and has_mask:
-            self._masks.forbid(logits, mask, constrained)
-        return Sampled(picks.tokens, picks.status, self._logprobs(logits, before, raw, picks.tokens, rows))
 
     def warm_up(self) -> None:
         """Compile the kernel's variants now: each takes seconds, which no request should have to wait for."""
@@ -75,10 +79,11 @@ class FusedSampler(Sampler):
             params = SamplingParams(temperature=1.0, top_k=top_k)
             self.sample(logits, mask, [constrained], [RowSampling(params, 0.5)])
 
-    def _stage(self) -> _Staged:
+    def stage(self) -> StagedRows:
+        """Buffers for the parameters of one call, which belong to its owner until the device has read them."""
         most = self._max_batch
-        host = torch.zeros(most * 25, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        device = torch.zeros(most * 25, dtype=torch.uint8, device=self.device)
+        host = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        device = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, device=self.device)
         ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
         seed, temperature, top_p, min_p, top_k, constrained = (
             device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
@@ -91,16 +96,20 @@ class FusedSampler(Sampler):
             seed=seed.view(torch.int64),
             offset=torch.zeros(most, dtype=torch.int64, device=self.device),
         )
-        return _Staged(host, device, params, constrained)
+        return StagedRows(host, device, params, constrained)
 
-    def _fill(self, constrained: Items[bool], rows: Items[RowSampling]) -> _Staged:
-        """Write the rows' parameters to the next buffer and send it off."""
-        staged, most, count = next(self._staged), self._max_batch, len(rows)
+    def fill(self, staged: StagedRows, constrained: Items[bool], rows: Items[RowSampling]) -> None:
+        """Write the rows' parameters to the buffers, and send them off."""
+        most, count = self._max_batch, len(rows)
         octets = staged.host.numpy()
         octets[: 8 * most].view(np.int64)[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
         numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
         numbers[:, :count] = np.array([(row.params.temperature, row.params.top_p, row.params.min_p) for row in rows]).T
         octets[20 * most : 24 * most].view(np.int32)[:count] = [row.params.top_k for row in rows]
         octets[24 * most :][:count] = constrained
+        octets[24 * most :][count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)
-        return staged
+
+
+def has_cuts(rows: Items[RowSampling]) -> bool:
+    return any(row.params.top_k or row.params.top_p < 1 or row.params.min_p for row in rows)

@@ -25,7 +25,7 @@ class PageTable:
 
 
 class KVCache:
-    """One tensor a layer, [pages, page_size, 2 * kv_heads, head_dim]: a token's keys, then its values.
+    """For each layer [pages, page_size, 2 * kv_heads, head_dim], a token's keys, then its values, in one tensor.
 
     Token-major, so that writing the tokens of a step is one indexed copy (by page * page_size + offset) and reading
     a page table is one gather. The memory is reserved, not touched: pages that are never used cost no RAM. What no
@@ -43,10 +43,9 @@ class KVCache:
         self.pages, self.page_size, self.dtype = pages, page_size, dtype
         self.kv_heads, self.head_dim = config.kv_heads, config.head_dim
         width = 2 * config.kv_heads * config.head_dim
-        self.layers = [
-            _untouched_zeros((pages, page_size, 2 * self.kv_heads, self.head_dim), dtype, torch.device(device))
-            for _ in range(config.layers)
-        ]
+        shape = (config.layers, pages, page_size, 2 * self.kv_heads, self.head_dim)
+        self.whole = _untouched_zeros(shape, dtype, torch.device(device))
+        self.layers = list(self.whole)
         self._tokens = [layer.view(pages * page_size, width) for layer in self.layers]
 
     def write(self, layer: int, index: Tensor, keys_values: Tensor) -> None:

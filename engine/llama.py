@@ -104,13 +104,21 @@ class LlamaModel:
             )
         if self._cos.shape[0] >= context:
             return
+        turns = self.turns(context).to(self.device, self.dtype)[:, :, None, :]
+        self._cos, self._sin = turns[:, 0].contiguous(), turns[:, 1].contiguous()
+
+    @property
+    def output_head(self) -> Linear:
+        return self._head
+
+    def turns(self, context: int) -> Tensor:
+        """The rotary tables of positions below `context` in float32, [context, 2, head_dim]: cos, signed sin."""
         angles = torch.arange(context, dtype=torch.float64)[:, None] * self._frequencies.float().double()
         both = torch.cat([angles, angles], dim=1)
         signs = torch.ones(self.config.head_dim)
         signs[: self.config.head_dim // 2] = -1  # (a, b) * cos + (b, a) * (-sin, sin) is the rotation
         signs *= self.config.attention_factor
-        self._cos = (both.cos() * self.config.attention_factor).to(self.device, self.dtype)[:, None, :]
-        self._sin = (both.sin() * signs).to(self.device, self.dtype)[:, None, :]
+        return torch.stack([both.cos() * self.config.attention_factor, both.sin() * signs], dim=1).float()
 
     @torch.inference_mode()
     def hidden(self, step: ForwardInput, cache: KVCache, table: AdapterTable | None = None) -> Tensor:

@@ -13,15 +13,18 @@ mix of adapters, loaded or not when it was captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from structgen.engine.errors import ModelError
-from structgen.engine.lora_files import AdapterWeights, target_sizes
+from structgen.engine.errors import AdapterError, ModelError
+from structgen.engine.lora_files import AdapterWeights, LowRank, target_sizes
 from structgen.engine.model_config import ModelConfig
 
 FUSED: dict[str, tuple[str, ...]] = {
@@ -30,20 +33,68 @@ FUSED: dict[str, tuple[str, ...]] = {
     "gate_up": ("gate_proj", "up_proj"),
     "down": ("down_proj",),
 }
+# Up to so many tokens float32 products cost the CPU less than bfloat16 ones; from so many rows on it costs less to take
+# each part's block of b by itself than to read the zeros between them (README, LoRA).
+FLOAT32_TOKENS = 16
+SPLIT_ROWS = 96
 # (layer, fused matrix, its input [N, in], its output [N, out]): adds each token's low-rank product to the output.
 AddDelta = Callable[[int, str, Tensor, Tensor], None]
 
 
+class Block(NamedTuple):
+    """A part of a slot's b: which of the inner product's columns it takes, and which of the output's it adds to."""
+
+    inner: slice
+    out: slice
+    b: Tensor
+
+
+class View(NamedTuple):
+    """What a slot holds of a stack: the rows of `a` in use, and `b` in one block or in one for each part."""
+
+    a: Tensor
+    blocks: tuple[Block, ...]
+
+
 @dataclass(frozen=True)
 class Stack:
-    """One fused matrix of one layer, all slots."""
+    """One fused matrix of one layer, all slots; `views` has the slots whose adapter changes it."""
 
     a: Tensor  # [S + 1, P * R, in]
     b: Tensor  # [S + 1, P * R, out]
+    views: dict[int, View] = field(default_factory=dict)
+
+    def clear(self, slot: int) -> None:
+        if slot in self.views:
+            used = len(self.views.pop(slot).a)
+            self.a[slot, :used] = 0
+            self.b[slot, :used] = 0
+
+    def load(self, slot: int, parts: Sequence[tuple[int, LowRank | None]]) -> None:
+        """Write each part's pair, given with the part's output width."""
+        used = sum(len(pair.a) for _, pair in parts if pair is not None)
+        if not used:
+            return
+        a, b = self.a[slot, :used], self.b[slot, :used]
+        self.views[slot] = View(a, (Block(slice(None), slice(None), b),))  # first: `clear` undoes a broken load too
+        blocks, row, column = [], 0, 0
+        for out, pair in parts:
+            if pair is not None:
+                rows, columns = slice(row, row + len(pair.a)), slice(column, column + out)
+                a[rows] = pair.a.to(a)
+                b[rows, columns] = pair.b.T.to(b)
+                blocks.append(Block(rows, columns, b[rows, columns]))
+                row = rows.stop
+            column += out
+        if used >= SPLIT_ROWS:
+            self.views[slot] = View(a, tuple(blocks))
 
 
 class AdapterTable:
-    """Made for one model's sizes, type and device. Slots are filled and emptied between steps, never reshaped."""
+    """Made for one model's sizes, type and device; on the CPU it keeps float32 whatever the type.
+
+    Slots are filled and emptied between steps, never reshaped.
+    """
 
     def __init__(
         self, config: ModelConfig, *, slots: int, max_rank: int, dtype: torch.dtype, device: torch.device | str = "cpu"
@@ -51,16 +102,14 @@ class AdapterTable:
         self.slots, self.max_rank = slots, max_rank
         self.device = torch.device(device)
         self._config = config
-        sizes = target_sizes(config)
-        self._stacks: dict[str, list[Stack]] = {}
-        self._rows: dict[str, list[int]] = {}  # of each slot: rows in use, in the layer that uses most
-        for fused, parts in FUSED.items():
-            shape = (slots + 1, len(parts) * max_rank)
-            widths = sizes[parts[0]][1], sum(sizes[part][0] for part in parts)
-            self._stacks[fused] = [
-                Stack(*(_zeros((*shape, width), dtype, self.device) for width in widths)) for _ in range(config.layers)
-            ]
-            self._rows[fused] = [0] * (slots + 1)
+        stored = torch.float32 if self.device.type == "cpu" else dtype
+        try:
+            self._stacks = {fused: self._make(parts, stored) for fused, parts in FUSED.items()}
+        except (MemoryError, torch.OutOfMemoryError):
+            raise AdapterError(
+                f"there is no memory for {slots} adapters of rank {max_rank}",
+                hint="start with fewer max_adapters or a smaller max_lora_rank",
+            ) from None
         self._numbers = torch.arange(1, slots + 1, device=self.device)
 
     def load(self, slot: int, weights: AdapterWeights) -> None:
@@ -72,21 +121,16 @@ class AdapterTable:
                 hint=f"start with max_lora_rank={weights.rank}",
             )
         self.clear(slot)
-        layers = range(self._config.layers)
+        sizes = target_sizes(self._config)
         for fused, parts in FUSED.items():
-            ranks = [[weights.rank_of(layer, part) for part in parts] for layer in layers]
-            self._rows[fused][slot] = max(map(sum, ranks))  # first, so that `clear` undoes a load that breaks off
-            for layer in layers:
-                self._load(fused, layer, slot, weights)
+            for layer, stack in enumerate(self._stacks[fused]):
+                stack.load(slot, [(sizes[part][0], weights.pairs.get((layer, part))) for part in parts])
 
     def clear(self, slot: int) -> None:
         """Zero what the slot's last adapter wrote."""
-        for fused, stacks in self._stacks.items():
-            used = self._rows[fused][slot]
+        for stacks in self._stacks.values():
             for stack in stacks:
-                stack.a[slot, :used] = 0
-                stack.b[slot, :used] = 0
-            self._rows[fused][slot] = 0
+                stack.clear(slot)
 
     def bind(self, slots: Tensor) -> AddDelta:
         """The product for one step, whose tokens use `slots` [N] (int64, on the table's device)."""
@@ -94,37 +138,39 @@ class AdapterTable:
             return self._grouped(slots)
         return self._gathered(slots) if len(slots) <= self.slots // 2 else self._masked(slots)
 
-    def _load(self, fused: str, layer: int, slot: int, weights: AdapterWeights) -> None:
-        stack, sizes = self._stacks[fused][layer], target_sizes(self._config)
-        row = column = 0
-        for part in FUSED[fused]:
-            out = sizes[part][0]
-            pair = weights.pairs.get((layer, part))
-            if pair is not None:
-                rank = len(pair.a)
-                stack.a[slot, row : row + rank] = pair.a.to(stack.a)
-                stack.b[slot, row : row + rank, column : column + out] = pair.b.T.to(stack.b)
-                row += rank
-            column += out
+    def _make(self, parts: tuple[str, ...], dtype: torch.dtype) -> list[Stack]:
+        """The stacks of one fused matrix, of all layers."""
+        sizes = target_sizes(self._config)
+        shape = (self.slots + 1, len(parts) * self.max_rank)
+        inner, out = sizes[parts[0]][1], sum(sizes[part][0] for part in parts)
+        return [
+            Stack(a=_zeros((*shape, inner), dtype, self.device), b=_zeros((*shape, out), dtype, self.device))
+            for _ in range(self._config.layers)
+        ]
 
     # -- three ways to the same sums ----------------------------------------------------------------------------------
 
     def _grouped(self, slots: Tensor) -> AddDelta:
         """One pair of small products for each adapter that is present, over its own tokens and its own rank."""
-        found = set(slots.tolist())
-        present, everywhere = sorted(found - {0}), len(found) == 1
+        counts = Counter(slots.tolist())
+        present, everywhere = sorted(set(counts) - {0}), len(counts) == 1
         tokens = {slot: (slots == slot).nonzero()[:, 0] for slot in present if not everywhere}
 
         def add(layer: int, fused: str, x: Tensor, out: Tensor) -> None:
-            stack, rows = self._stacks[fused][layer], self._rows[fused]
+            views = self._stacks[fused][layer].views
             for slot in present:
-                if not rows[slot]:
+                if slot not in views:
                     continue
-                a, b = stack.a[slot, : rows[slot]], stack.b[slot, : rows[slot]]
-                if everywhere:
-                    out.addmm_(x @ a.T, b)
-                else:
-                    out.index_add_(0, tokens[slot], (x.index_select(0, tokens[slot]) @ a.T) @ b)
+                a, blocks = views[slot]
+                kind = torch.float32 if counts[slot] <= FLOAT32_TOKENS else x.dtype
+                own = x if everywhere else x.index_select(0, tokens[slot])
+                inner = functional.linear(own.to(kind), a.to(kind))
+                for rows, columns, b in blocks:
+                    delta = inner[:, rows] @ b.to(kind)
+                    if everywhere:
+                        out[:, columns].add_(delta)
+                    else:
+                        out[:, columns].index_add_(0, tokens[slot], delta.to(out.dtype))
 
         return add
 
@@ -133,8 +179,9 @@ class AdapterTable:
 
         def add(layer: int, fused: str, x: Tensor, out: Tensor) -> None:
             stack = self._stacks[fused][layer]
-            inner = torch.bmm(stack.a.index_select(0, slots), x[:, :, None])
-            out.add_(torch.bmm(inner.transpose(1, 2), stack.b.index_select(0, slots))[:, 0])
+            a, b = stack.a.index_select(0, slots), stack.b.index_select(0, slots)
+            inner = torch.bmm(a, x.to(a.dtype)[:, :, None])
+            out.add_(torch.bmm(inner.transpose(1, 2), b)[:, 0])
 
         return add
 
@@ -149,8 +196,8 @@ class AdapterTable:
         def add(layer: int, fused: str, x: Tensor, out: Tensor) -> None:
             stack = self._stacks[fused][layer]
             a, b = stack.a[1:].flatten(0, 1), stack.b[1:].flatten(0, 1)
-            inner = (x @ a.T).view(len(x), self.slots, -1).masked_fill_(others, 0)
-            out.addmm_(inner.flatten(1), b)
+            inner = functional.linear(x.to(a.dtype), a).view(len(x), self.slots, -1).masked_fill_(others, 0)
+            out.add_(inner.flatten(1) @ b)
 
         return add
 

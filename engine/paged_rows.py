@@ -32,7 +32,7 @@ class PagedRows:
     table_of: Tensor
     lengths: Tensor
     page_size: int
-    adapters: Tensor | None = None  # int64 [N]: each row's slot in the AdapterTable; None when there is no table
+    adapters: Tensor | None = None  # int64 [N]: each row's slot in the AdapterTable; None when no row has one
     workspace: AttentionWorkspace | None = None  # of the attention kernel; None for plain PyTorch
 
     @classmethod

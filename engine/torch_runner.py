@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import torch
 
+from structgen.engine.fused_model import FusedModel
 from structgen.engine.host_input import HostInput
 from structgen.engine.host_runner import HostRunner
 from structgen.engine.kv_cache import KVCache
@@ -27,6 +28,7 @@ class TorchRunner(HostRunner):
     threads   how many PyTorch may use; as many as it was set to before the first runner, when left out
     threaded  compute beside the caller; by default a step runs when its tokens are waited for: a mask takes
               microseconds beside the milliseconds of a step, and a second thread only takes a core from the first
+    fused     run steps of few tokens as one compiled function, where model and machine allow it
     """
 
     _torch_threads: ClassVar[int] = 0
@@ -40,6 +42,7 @@ class TorchRunner(HostRunner):
         pages: int | None = None,
         threads: int | None = None,
         threaded: bool = False,
+        fused: bool = True,
         max_adapters: int = MAX_ADAPTERS,
         max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
@@ -53,6 +56,8 @@ class TorchRunner(HostRunner):
         self.pages = pages or max_batch * -(-self.max_context // PAGE_SIZE)
         model.reserve(self.max_context)
         self._cache = KVCache(model.config, self.pages, PAGE_SIZE, model.dtype)
+        fits = fused and FusedModel.fits(model)
+        self._fused = FusedModel(model, self._cache, self.max_context) if fits else None
         self._inputs: dict[int, HostInput] = {}
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes
@@ -77,12 +82,18 @@ class TorchRunner(HostRunner):
         started = time.perf_counter()
         laid_out: HostInput = slot.input
         laid_out.look_up(self.last_tokens)
+        if self._fused is not None and self._fused.takes(laid_out.forward):
+            self._fused.logits(laid_out.forward, laid_out.sampled_at, slot.logits, self._governor.threads)
+        else:
+            self._forward_plainly(slot, laid_out)
+        if not slot.plan.chunks:
+            self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
+
+    def _forward_plainly(self, slot: StepSlot, laid_out: HostInput) -> None:
         hidden = self.model.hidden(laid_out.forward, self._cache, self._adapters)
         if slot.rows:
             wanted = hidden if len(slot.rows) == len(hidden) else hidden[laid_out.sampled_at]
             slot.logits[: len(slot.rows)] = self.model.head(wanted)
-        if not slot.plan.chunks:
-            self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
 
     def clear(self, pages: Iterable[int]) -> None:
         self._cache.clear(pages)

@@ -13,14 +13,17 @@ from structgen.engine.llama import LlamaModel, Precision
 from structgen.engine.safetensors_weights import PICKLED, UNPICKLE, SafetensorsWeights
 
 Dtype = Literal["bfloat16", "float32", "int8", "auto"]
+Device = Literal["cpu", "cuda", "auto"]
 
 
-def load_model(path: str | Path, *, dtype: Dtype = "auto", device: str = "cpu") -> LlamaModel:
+def load_model(path: str | Path, *, dtype: Dtype = "auto", device: Device = "auto") -> LlamaModel:
     """Load a `.gguf` file, or a folder with config.json and *.safetensors (sharded or not).
 
     ModelError when the file is missing, damaged or not Llama-shaped. `auto` takes the fastest form that the CPU has
     kernels for: 8-bit weights, or float32 where PyTorch would emulate bfloat16. On a GPU it is bfloat16.
+    `device="auto"` takes a GPU when PyTorch sees one and `dtype` is not int8, which is for the CPU.
     """
+    device = _device(device, dtype)
     precision = _precision(dtype, device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: more threads gain little, and lose much on a busy machine
@@ -44,6 +47,14 @@ def _load(place: Path, precision: Precision, device: str) -> LlamaModel:
 
     file = GGUFWeights(place)
     return LlamaModel(file.config, CheckedWeights(file, file.names, file.config), precision, device)
+
+
+def _device(wanted: Device, dtype: Dtype) -> Device:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ModelError("PyTorch sees no GPU", hint="use device='cpu', or install PyTorch for your GPU")
+    return wanted
 
 
 def _precision(dtype: Dtype, device: str) -> Precision:

@@ -1,4 +1,4 @@
-"""Masked sampling and paged attention alone: microseconds of GPU time in a CUDA graph's replay.
+"""Masked sampling and paged attention alone: checked, then timed in microseconds of a CUDA graph's replay.
 
     python -m structgen.kernels.bench_sampling
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
+from structgen.kernels.masked_sampling_reference import masked_sampling_reference
 from structgen.kernels.paged_attention import AttentionWorkspace, paged_attention
 
 VOCAB: Final = 128256
@@ -30,7 +32,6 @@ PLANS: Final[Mapping[str, Mapping[str, float]]] = {
     "top_p_flat": {"temperature": 1.6, "top_p": 0.95},  # thousands of tokens are kept
     "top_k_top_p_min_p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
 }
-_CUTS = ("top_k", "top_p", "min_p")
 _CACHE_BYTES = 256 << 20  # more than any GPU's L2: inputs are rotated through so many bytes
 
 
@@ -66,6 +67,30 @@ def language_logits(batch: int, vocab: int, dtype: torch.dtype = torch.float32) 
     return logits.scatter_(1, likely, 20 - 4 * torch.empty(batch, 200, device="cuda").exponential_()).to(dtype)
 
 
+def different_tokens(plan: Mapping[str, float], batch: int = 8) -> int:
+    """Of `batch` rows, how many got another token than from the slow twin."""
+    logits = language_logits(batch, VOCAB)
+    mask = torch.randint(-(2**31), 2**31, (batch, VOCAB // 32), device="cuda").to(torch.int32)
+    constrained = torch.arange(batch, device="cuda") % 2 == 0
+    rows = _rows(batch, plan)
+    workspace = SamplingWorkspace(max_batch=batch, vocab_size=VOCAB, device="cuda")
+    picks = Picks.empty(batch, "cuda")
+    masked_sampling(logits, rows, picks, workspace, mask=mask, constrained=constrained, cuts=_has_cuts(plan))
+    twin = masked_sampling_reference(logits, rows, mask=mask, constrained=constrained.cpu())
+    return int((picks.tokens.cpu() != twin.tokens).sum())
+
+
+def _rows(batch: int, plan: Mapping[str, float]) -> RowParams:
+    rows = replace(RowParams.greedy(batch, "cuda"), seed=torch.arange(batch, device="cuda"))
+    for name, value in plan.items():
+        getattr(rows, name).fill_(value)
+    return rows
+
+
+def _has_cuts(plan: Mapping[str, float]) -> bool:
+    return any(name in plan for name in ("top_k", "top_p", "min_p"))
+
+
 def sampling_microseconds(
     batch: int, plan: Mapping[str, float], *, dtype: torch.dtype = torch.float32, cold: bool = False
 ) -> float:
@@ -73,15 +98,12 @@ def sampling_microseconds(
 
     `cold`: the logits come from memory; otherwise from L2, where the product that computed them leaves them.
     """
+    torch.manual_seed(0)
     buffers = max(2, _CACHE_BYTES // (batch * VOCAB * dtype.itemsize)) if cold else 1
     logits = [language_logits(batch, VOCAB, dtype) for _ in range(min(buffers, 40))]
     mask = torch.randint(-(2**31), 2**31, (batch, VOCAB // 32), device="cuda").to(torch.int32)
     constrained = torch.ones(batch, dtype=torch.uint8, device="cuda")
-    rows = RowParams.greedy(batch, "cuda")
-    for name, value in plan.items():
-        getattr(rows, name).fill_(value)
-    rows = replace(rows, seed=torch.arange(batch, device="cuda"))
-    cuts = any(name in plan for name in _CUTS)
+    rows, cuts = _rows(batch, plan), _has_cuts(plan)
     workspace = SamplingWorkspace(max_batch=batch, vocab_size=VOCAB, device="cuda", cuts=cuts)
     picks = Picks.empty(batch, "cuda")
 
@@ -123,7 +145,11 @@ def masked_sampling_us() -> dict[str, dict[str, float]]:
     }
 
 
-def main() -> None:
+def main() -> int:
+    wrong = {name: count for name, plan in PLANS.items() if (count := different_tokens(plan))}
+    if wrong:
+        print(f"different from the slow twin: {wrong} of 8 tokens")
+        return 1
     print(torch.cuda.get_device_name(), "microseconds of one launch in graph replay; batches", *BATCHES)
     table = masked_sampling_us()
     for name, times in table.items():
@@ -141,7 +167,8 @@ def main() -> None:
             rate = rows * context * 2048 / time / 1e6
             print(f"attention, {rows:3} rows, context {context:5}: {time:8.1f} us, {rate:5.2f} TB/s")
     print(json.dumps({"masked_sampling_us": table, "paged_attention_us": attention}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

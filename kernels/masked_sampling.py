@@ -28,9 +28,9 @@ class RowParams:
     """How each row samples; tensors [B] on the logits' device.
 
     temperature  float32, 0 is greedy (and ignores the rest)
-    top_k        int32, keep so many of the most likely tokens, ties by lower id; 0 keeps all
+    min_p        float32, keep what has at least this share of the likeliest token's probability; 0 keeps all
+    top_k        int32, of those keep so many of the most likely, ties by lower id; 0 keeps all
     top_p        float32, of those keep the fewest most likely that reach this share of their mass; 1 keeps all
-    min_p        float32, of those keep what has at least this share of the likeliest token's probability; 0 keeps all
     seed         int64, names the row's random stream
     offset       int64, place in the stream: a new one for every token of a sequence
     """
@@ -77,7 +77,7 @@ class Picks:
 
 
 class SamplingWorkspace:
-    """What the programs of one launch tell each other; one a stream. `cuts` adds 12 bytes a logit for top-k/p/min-p."""
+    """What the programs of one launch tell each other; one a stream. `cuts` adds 8 bytes a logit for top-k/p/min-p."""
 
     def __init__(self, *, max_batch: int, vocab_size: int, device: torch.device | str, cuts: bool = True) -> None:
         self.max_batch, self.vocab_size, self.cuts = max_batch, vocab_size, cuts
@@ -93,7 +93,7 @@ class SamplingWorkspace:
         groups = slots * (CHUNK // GROUP) if cuts else 1
         self.group_tops = buffer(groups, torch.float32)
         self.group_list = buffer(groups, torch.int32)
-        candidates = max_batch * vocab_size if cuts else 1
+        candidates = slots * CHUNK if cuts else 1
         self.candidate_logits = buffer(candidates, torch.float32)
         self.candidate_ids = buffer(candidates, torch.int32)
 

@@ -60,14 +60,13 @@ def pick(x: Tensor, rows: RowParams, row: int) -> Tensor:
 
 
 def kept_tokens(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """bool [V]: what top-k, then top-p of the rest, then min-p keep of logits that are shifted and scaled."""
+    """bool [V]: what min-p, then top-k, then top-p of the rest keep of logits that are shifted and scaled."""
     values, order = torch.sort(scaled, descending=True, stable=True)
-    count = min(top_k, len(scaled)) if top_k > 0 else len(scaled)
+    likely = int((values >= torch.tensor(min_p).log()).sum()) if min_p > 0 else len(scaled)
+    count = min(top_k or likely, likely)
     masses = values[:count].double().exp()
     before = masses.cumsum(0) - masses
     keep = torch.ones(count, dtype=torch.bool) if top_p >= 1 else before < top_p * masses.sum()
-    if min_p > 0:
-        keep &= values[:count] >= torch.tensor(min_p).log()
     kept = torch.zeros(len(scaled), dtype=torch.bool)
     kept[order[:count]] = keep
     return kept

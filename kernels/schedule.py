@@ -71,6 +71,8 @@ class Schedule:
             raise UnsupportedShape(f"batch {batch} is not within 1 to {MAX_BATCH}")
         if shape.kv_heads > processors:
             raise UnsupportedShape(f"{shape.kv_heads} key/value heads need as many programs, there are {processors}")
+        if shape.neuron_blocks < shape.kv_heads:
+            raise UnsupportedShape(f"intermediate {shape.intermediate} is too little for {shape.kv_heads} groups")
         members = processors // shape.kv_heads
         return cls(shape=shape, batch=batch, members=members, largest_slot=largest_slot)
 

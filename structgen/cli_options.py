@@ -32,10 +32,19 @@ class DType(StrEnum):
     int8 = "int8"
 
 
+class Device(StrEnum):
+    """Where the model lies and is computed."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 Schema = Annotated[Path, typer.Option("--schema", "-s", help="File with a JSON schema.")]
 Model = Annotated[
     str | None, typer.Option("--model", "-m", help="Known name, .gguf file or Hugging Face folder.", show_default=False)
 ]
+Place = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU when there is one.")]
 Precision = Annotated[DType, typer.Option("--dtype", help="Precision of the weights.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Budget of an answer; it is always whole.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")]

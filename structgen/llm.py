@@ -10,7 +10,7 @@ from structgen import extract
 from structgen.constraint import Constraint, to_constraint
 from structgen.logprobs import named
 from structgen.result import Piece, Result
-from structgen.session import DType, Request, Session
+from structgen.session import Device, DType, Request, Session
 from structgen.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class LLM:
         model: str | Path | None = None,
         *,
         dtype: DType = "auto",
+        device: Device = "auto",
         max_batch: int = 8,
         max_context: int | None = None,
         progress: bool = True,
@@ -41,6 +42,7 @@ class LLM:
         self.session = Session(
             model,
             dtype=dtype,
+            device=device,
             max_batch=max_batch,
             max_context=max_context,
             progress=progress,

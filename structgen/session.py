@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from structgen.grammar import CompiledGrammar
 
 DType = Literal["auto", "bfloat16", "float32", "int8"]
+Device = Literal["auto", "cpu", "cuda"]
 KEPT_GRAMMARS = 128
 MOST_ANSWERS = 1024  # to one prompt
 
@@ -75,6 +76,7 @@ class Session:
         model: str | Path | None,
         *,
         dtype: DType,
+        device: Device = "auto",
         max_batch: int,
         max_context: int | None,
         progress: bool,
@@ -82,6 +84,7 @@ class Session:
     ) -> None:
         self.model = model
         self.dtype: DType = dtype
+        self.device: Device = device
         self.max_batch = max_batch
         self.max_context = max_context
         self.progress = progress
@@ -103,7 +106,7 @@ class Session:
         from structgen import engine
 
         try:
-            model = engine.load_model(self.files.path, dtype=self.dtype)
+            model = engine.load_model(self.files.path, dtype=self.dtype, device=self.device)
         except engine.ModelError as error:
             raise ModelError(error.message, hint=error.hint) from error
         return engine.Engine(model, max_batch=self.max_batch, max_context=self.max_context, **self.adapter_limits)

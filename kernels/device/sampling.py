@@ -1,7 +1,7 @@
 """Bodies of masked sampling in Triton: one program a (row, chunk of 4096 logits); a row's last program picks its token.
 
 A chunk is four quarters of 32 mask words of 32 tokens. Token order is "ranks above": the larger logit, then the lower
-id; everything that top-k, top-p and min-p keep is a prefix of it.
+id; everything that min-p, top-k and top-p keep is a prefix of it.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ def sample_rows(
                     mask,
                     group_tops + row * chunks * 128,
                     candidate_groups + row * chunks * 128,
-                    candidate_logits + row * vocab,
-                    candidate_ids + row * vocab,
+                    candidate_logits + row * chunks * CHUNK,
+                    candidate_ids + row * chunks * CHUNK,
                     vocab,
                     chunks * 128,
                     masked,
@@ -286,8 +286,13 @@ def append_groups(tops, out, floor, GROUPS_PADDED: tl.constexpr):
 
 
 @triton.jit
-def append_candidates(logits, mask, groups, found, xs, ids, vocab, masked, floor, HAS_MASK: tl.constexpr):
-    """Write the allowed logits of at least `floor` that stand in the groups, and their ids; -> how many."""
+def append_candidates(
+    logits, mask, groups, found, xs, ids, vocab, masked, floor, top, scale, least, HAS_MASK: tl.constexpr
+):
+    """Write the allowed logits of at least `floor` in the groups, and their ids; -> how many.
+
+    What lies further than `least` below `top`, when scaled, min-p has cut.
+    """
     count = 0
     within = tl.arange(0, 64 * 32)
     for start in range(0, found, 64):
@@ -299,7 +304,7 @@ def append_candidates(logits, mask, groups, found, xs, ids, vocab, masked, floor
         if HAS_MASK:
             word = tl.load(mask + group, mask=here & (token < masked), other=-1)
             here = here & (((word >> (token % 32)) & 1) != 0)
-        hit = (here & (x >= floor) & (x > -float("inf"))).to(tl.int32)
+        hit = (here & (x >= floor) & (x > -float("inf")) & ((x - top) * scale >= least)).to(tl.int32)
         place = count + tl.cumsum(hit, 0) - 1
         tl.store(xs + place, x, mask=hit != 0)
         tl.store(ids + place, token, mask=hit != 0)
@@ -312,10 +317,12 @@ def append_candidates(logits, mask, groups, found, xs, ids, vocab, masked, floor
 def kept_tile(xs, ids, start, count, end_key, end_id):
     """Candidates from `start` on: logits, ids, keys, and whether they rank no lower than (end_key, end_id)."""
     at = start + tl.arange(0, TILE)
-    x = tl.load(xs + at, mask=at < count, other=-float("inf"))
-    token = tl.load(ids + at, mask=at < count, other=NO_TOKEN)
+    here = at < count
+    # Loaded without a mask, so that loads are wide: a row has room for whole tiles.
+    x = tl.where(here, tl.load(xs + at), -float("inf"))
+    token = tl.where(here, tl.load(ids + at), NO_TOKEN)
     key = key_of(x)
-    return x, token, key, (at < count) & ((key > end_key) | ((key == end_key) & (token <= end_id)))
+    return x, token, key, here & ((key > end_key) | ((key == end_key) & (token <= end_id)))
 
 
 @triton.jit
@@ -323,7 +330,7 @@ def tally(xs, ids, count, key, end_key, end_id, top, scale):
     """Number and mass, sum of exp((x - top) * scale), of the candidates kept by (end_key, end_id) of at least `key`."""
     number = tl.zeros([TILE], tl.int32)
     mass = tl.zeros([TILE], tl.float32)
-    for start in range(0, count, TILE):
+    for start in tl.range(0, count, TILE, loop_unroll_factor=4):  # so that loads overlap
         x, _, own, kept = kept_tile(xs, ids, start, count, end_key, end_id)
         reached = kept & (own >= key)
         number += reached.to(tl.int32)
@@ -404,7 +411,7 @@ def pick_among_kept(
     HAS_MASK: tl.constexpr,
     GROUPS_PADDED: tl.constexpr,
 ):
-    """Gumbel's choice among what top-k, then top-p, then min-p keep. `mass` is the row's sum of exp((x - top) * scale).
+    """Gumbel's choice among what min-p, then top-k, then top-p keep. `mass` is the row's sum of exp((x - top) * scale).
 
     First a floor under everything that can be kept, from what the chunks left; then the candidates above it are
     gathered; then the end of the kept prefix is found.
@@ -413,8 +420,10 @@ def pick_among_kept(
     tops = tl.load(group_tops + each, mask=each < groups, other=-float("inf"), cache_modifier=".cg")
     floor = tl.full([], -3.4028234663852886e38, tl.float32)
     slack = 1e-5 * (tl.abs(top) + 1.0 / scale)
+    least = -float("inf")
     if min_p > 0:
-        floor = tl.maximum(floor, top + tl.log(min_p) / scale - slack)
+        least = tl.log(min_p)
+        floor = tl.maximum(floor, top + least / scale - slack)
     lowest_key = key_of(floor).to(tl.int64)
     if top_k > 0:
         # What k group tops reach, at least k tokens reach.
@@ -426,13 +435,16 @@ def pick_among_kept(
         floor = tl.maximum(floor, mass_floor(tops, goal, top, scale, lowest_key, key_of(top).to(tl.int64) + 1))
         floor = tl.maximum(floor, top + tl.log(mass * (1.0 - top_p) / (2.0 * vocab)) / scale - slack)
     found = append_groups(tops, group_list, floor, GROUPS_PADDED)
-    count = append_candidates(logits, mask, group_list, found, xs, ids, vocab, masked, floor, HAS_MASK)
+    count = append_candidates(
+        logits, mask, group_list, found, xs, ids, vocab, masked, floor, top, scale, least, HAS_MASK
+    )
 
     end_key, end_id = key_of(floor).to(tl.int64), vocab - 1
     number = count
     if top_k > 0:
         goal = top_k.to(tl.float32)
         end_key, end_id = shorten(xs, ids, count, end_key, end_id, number, goal, top, scale, vocab, False)
+    if (top_k > 0) | (min_p > 0):
         number, mass = tally(xs, ids, count, end_key, end_key, end_id, top, scale)
     if top_p < 1:
         goal = top_p * mass
@@ -440,11 +452,8 @@ def pick_among_kept(
 
     best = tl.full([TILE], -float("inf"), tl.float32)
     best_id = tl.full([TILE], NO_TOKEN, tl.int32)
-    least = tl.log(tl.maximum(min_p, TINY))
     for start in range(0, count, TILE):
         x, token, _, kept = kept_tile(xs, ids, start, count, end_key, end_id)
-        if min_p > 0:
-            kept = kept & ((x - top) * scale >= least)
         noise = noise_of(token, seed, offset.to(tl.int32), (offset >> 32).to(tl.int32))
         score = tl.where(kept, (x - top) * scale + noise, -float("inf"))
         best_id = tl.where(score > best, token, best_id)

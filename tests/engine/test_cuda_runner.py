@@ -112,6 +112,39 @@ def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(model
     assert tokens(0) == tokens(3) == tokens(7)
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+def test_adapters_give_the_texts_of_the_cpu(model: LlamaModel, on_cpu: LlamaModel, graphs: bool) -> None:
+    """One, two and ten rows at a time (each way of the products), loaded and unloaded while others run."""
+    from structgen.engine.bench_lora import random_adapter
+    from structgen.engine.cuda_runner import CudaRunner
+
+    adapters = [random_adapter(CONFIG, rank, seed, 0.5) for seed, rank in enumerate((2, 8, 16))]
+
+    def texts_of(engine: Engine) -> list[list[int]]:
+        engine.load_adapter("0", adapters[0])
+        engine.load_adapter("1", adapters[1])
+        made = []
+        for number in range(30):
+            name = [None, "0", "1"][number % 3]
+            prompt = [(number * 31 + 7 * place) % 1000 for place in range(3 + 10 * (number % 7))]
+            made.append(engine.submit(prompt, SamplingParams(max_tokens=6), adapter=name))
+            if number < 8:
+                drain(engine)
+            elif number == 12:
+                engine.step()
+                engine.unload_adapter("1")
+                engine.load_adapter("1", adapters[2])
+        drain(engine)
+        assert [sequence.error for sequence in made] == [None] * len(made)
+        engine.close()
+        return [sequence.output_ids for sequence in made]
+
+    found = texts_of(Engine(CudaRunner(model, max_batch=10, max_context=512, max_lora_rank=16, graphs=graphs)))
+    expected = texts_of(Engine(on_cpu, max_context=512))
+    same = sum(a == b for a, b in zip(found, expected, strict=True))
+    assert same >= len(expected) - 1, "a near tie may fall the other way, now and then"
+
+
 def test_a_sequence_with_nan_in_its_pages_ends_alone(model: LlamaModel) -> None:
     from structgen.engine.cuda_runner import CudaRunner
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import torch
 
 from structgen.engine import SamplingParams, Sequence
+from structgen.engine.adapters import Adapter
+from structgen.engine.bench_lora import random_adapter
+from structgen.engine.cuda_runner import Bucket, CudaRunner
 from structgen.engine.device_input import DeviceInput, LaneTables, unpack
 from structgen.engine.host_input import HostInput
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
+from structgen.engine.lora import AdapterTable
 from structgen.engine.paged_rows import PagedRows
+from structgen.engine.runner import PAGE_SIZE
 from structgen.engine.scheduler import PlanRow, StepPlan
 from tests.engine.tiny import CONFIG, RandomWeights
 
@@ -38,6 +43,46 @@ def test_rows_of_tokens_equal_decode_rows_and_chunks() -> None:
         StepPlan((PlanRow(one, 8, 1, True), PlanRow(two, 5, 1, True)), (PlanRow(three, 13, 8, True),)),
     ]
     assert torch.allclose(as_host(model, steps), as_rows(model, steps), atol=1e-5)
+
+
+def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
+    """Its forward pass without its streams and graphs: what it computes for one step of rows with different slots."""
+    model = LlamaModel(CONFIG, RandomWeights(), "float32")
+    model.reserve(CONTEXT)
+    table = AdapterTable(CONFIG, slots=2, max_rank=3, dtype=torch.float32)
+    for slot in (1, 2):
+        table.load(slot, random_adapter(CONFIG, 3, slot, 0.3))
+    texts = [sequence(0, 3, [5]), sequence(1, 3, [1]), sequence(2, 3, [4])]
+    for slot, each in enumerate(texts):
+        each.adapter = Adapter(str(slot), slot, b"") if slot else None
+    plan = StepPlan((), tuple(PlanRow(each, 0, 3, True) for each in texts))
+    staged = DeviceInput(most_rows=16, max_batch=BATCH, table_pages=CONTEXT // PAGE_SIZE, pinned=False)
+    lane_tables = LaneTables(BATCH, CONTEXT // PAGE_SIZE, scratch=12)
+    lane_tables.update(plan)
+    runner = object.__new__(CudaRunner)
+    runner.model, runner._adapters = model, table
+    runner.cache = KVCache(CONFIG, 13, PAGE_SIZE, torch.float32)
+    runner.last_tokens = torch.zeros(BATCH + 1, dtype=torch.int64)
+    runner.tables = lane_tables.copy_to(staged.tables)
+    packed = staged.stage(plan, [0, 1, 2], 16, BATCH)
+    for adapted in (True, False):
+        bucket = Bucket(packed, unpack(packed, 16, BATCH), torch.zeros(BATCH, CONFIG.vocab_size), None, adapted)
+        runner._compute_logits(bucket)
+        for row, each in enumerate(texts):
+            alone = under_adapter(model, table, each.prompt_ids, row if adapted else 0)
+            torch.testing.assert_close(bucket.logits[row], alone, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(alone, under_adapter(model, table, texts[2].prompt_ids, 2), atol=1e-2)
+
+
+def under_adapter(model: LlamaModel, table: AdapterTable, ids: list[int], slot: int) -> torch.Tensor:
+    """Logits of a text's last token, run as one prefill chunk."""
+    made = sequence(0, 0, [0])
+    made.prompt_ids = ids
+    made.adapter = Adapter("alone", slot, b"") if slot else None
+    laid_out = HostInput(step_tokens=32, max_batch=1, table_pages=1, page_size=PAGE_SIZE)
+    laid_out.stage(StepPlan((), (PlanRow(made, 0, len(ids), True),)))
+    cache = KVCache(CONFIG, 1, PAGE_SIZE, torch.float32)
+    return model.head(model.hidden(laid_out.forward, cache, table))[-1]
 
 
 def as_host(model: LlamaModel, steps: list[StepPlan]) -> torch.Tensor:

@@ -114,6 +114,7 @@ SAMPLED = [
     {"temperature": 1.0, "top_p": 1e-6},
     {"temperature": 2.0, "top_k": 60, "top_p": 0.8},
     {"temperature": 3.0, "top_k": 200, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 2.0, "top_p": 0.6, "min_p": 0.2},
 ]
 
 
@@ -199,10 +200,10 @@ def shares_of(logits: Tensor, row: dict[str, float]) -> Tensor:
     """The distribution the parameters mean, computed here once more and simply."""
     shares = torch.softmax(logits.double() / row["temperature"], 0)
     order = shares.argsort(descending=True, stable=True)
+    order = order[shares[order] >= row.get("min_p", 0.0) * shares.max()]
     kept = order[: int(row.get("top_k", 0)) or None]
     before = shares[kept].cumsum(0) - shares[kept]
     kept = kept[before < row.get("top_p", 1.0) * shares[kept].sum()]
-    kept = kept[shares[kept] >= row.get("min_p", 0.0) * shares.max()]
     cut = torch.zeros_like(shares)
     cut[kept] = shares[kept]
     return cut / cut.sum()
@@ -213,7 +214,7 @@ DISTRIBUTIONS: list[dict[str, float]] = [
     {"temperature": 1.7, "top_k": 6},
     {"temperature": 1.0, "top_p": 0.8},
     {"temperature": 1.5, "min_p": 0.08},
-    {"temperature": 1.5, "top_k": 10, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 1.5, "top_k": 10, "top_p": 0.8, "min_p": 0.15},  # in another order other tokens would be kept
 ]
 
 
@@ -235,16 +236,16 @@ def test_the_kernel_has_the_distribution(row: dict[str, float], device: str) -> 
     assert chi_square(found.tokens.bincount(minlength=vocab), shares_of(logits, row)) < 4
 
 
-def test_the_engine_draws_from_the_same_distribution() -> None:
-    draws, vocab = 4000, 12
+@pytest.mark.parametrize("row", DISTRIBUTIONS, ids=str)
+def test_the_engine_draws_from_the_same_distribution(row: dict[str, float]) -> None:
+    draws, vocab = 4000, 14
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(6))
-    chosen = SamplingParams(temperature=1.3, top_p=0.85)
+    chosen = SamplingParams(**row)  # type: ignore[arg-type]
     uniforms = torch.rand(draws, generator=torch.Generator().manual_seed(9))
     rows = [RowSampling(chosen, uniform) for uniform in uniforms.tolist()]
     nothing = torch.zeros(draws, 1, dtype=torch.int32)
     sampled = Sampler(vocab).sample(logits.repeat(draws, 1), nothing, [False] * draws, rows)
-    counts = sampled.tokens.bincount(minlength=vocab)
-    assert chi_square(counts, shares_of(logits, {"temperature": 1.3, "top_p": 0.85})) < 4
+    assert chi_square(sampled.tokens.bincount(minlength=vocab), shares_of(logits, row)) < 4
 
 
 def test_the_noise_is_gumbels_and_differs_by_token_seed_and_offset() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgen.engine import AdapterError, Engine, LlamaModel, ModelError, SamplingParams, Sequence
+from structgen.engine import AdapterError, Engine, LlamaModel, ModelError, SamplingParams, Sequence, lora
 from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.llama import Chunk, ForwardInput
 from structgen.engine.lora import AdapterTable
@@ -84,6 +84,19 @@ def test_logits_equal_those_of_the_merged_weights(
     assert (expected - tiny.plain.logits(IDS)).abs().max() > 0.1, "the adapter must matter"
 
 
+def test_large_ranks_take_each_part_by_itself(
+    tiny: Any, save_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lora, "SPLIT_ROWS", 1)
+    adapters = [save_adapter("a", ranks={"k_proj": 2}), save_adapter("b", targets=["self_attn.v_proj", "mlp.up_proj"])]
+    for precision, tolerance in (("float32", 1e-3), ("bfloat16", 0.5)):
+        model = tiny.merged(None, precision)
+        texts = [(IDS, 1), (IDS, 2), (IDS, 0), (IDS * 2, 2)]
+        for found, (ids, slot) in zip(logits(model, table_of(model, *adapters), texts), texts, strict=True):
+            expected = tiny.merged(adapters[slot - 1] if slot else None).logits(ids)
+            torch.testing.assert_close(found.float(), expected, rtol=0, atol=tolerance)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_one_step_mixes_adapters_and_none(
     way: str, tiny: Any, save_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -150,9 +163,9 @@ def drain(engine: Engine) -> None:
         engine.check_integrity()
 
 
-def test_requests_with_different_adapters_share_steps(tiny: Any, save_adapter: Callable[..., Any]) -> None:
+def test_requests_with_different_adapters_share_steps(depth: int, tiny: Any, save_adapter: Callable[..., Any]) -> None:
     adapters = {"a": save_adapter("a"), "b": save_adapter("b", r=2), None: None}
-    engine = Engine(tiny.plain, max_batch=4)
+    engine = Engine(tiny.plain, max_batch=4, depth=depth)
     engine.load_adapter("a", adapters["a"].folder)
     engine.load_adapter("b", adapters["b"].folder)
     assert engine.adapters == ("a", "b")
@@ -218,10 +231,10 @@ def test_a_prefix_is_shared_under_the_same_adapter_only(tiny: Any, save_adapter:
 
 @pytest.mark.parametrize("then", ["cancel", "finish"])
 @pytest.mark.parametrize("steps", range(7))
-def test_unload_at_any_stage(steps: int, then: str, tiny: Any, save_adapter: Callable[..., Any]) -> None:
+def test_unload_at_any_stage(steps: int, then: str, depth: int, tiny: Any, save_adapter: Callable[..., Any]) -> None:
     """0 steps: waiting. Then prefill chunks in flight, decode in flight, finished."""
     adapters = {name: save_adapter(name) for name in "abc"}
-    engine = Engine(tiny.plain, max_batch=2, max_adapters=2)
+    engine = Engine(tiny.plain, max_batch=2, max_adapters=2, depth=depth)
     engine.load_adapter("a", adapters["a"].folder)
     engine.load_adapter("b", adapters["b"].folder)
     other = engine.submit(IDS, SamplingParams(max_tokens=12), adapter="b")
@@ -268,9 +281,11 @@ def test_a_name_loaded_again_while_the_old_one_runs(tiny: Any, save_adapter: Cal
     assert second.output_ids == tiny.greedy(IDS, 8, new)
 
 
-def test_an_adapter_that_overflows_ends_only_its_own_requests(tiny: Any, save_adapter: Callable[..., Any]) -> None:
+def test_an_adapter_that_overflows_ends_only_its_own_requests(
+    depth: int, tiny: Any, save_adapter: Callable[..., Any]
+) -> None:
     good = save_adapter("good")
-    engine = Engine(tiny.plain, max_batch=4)
+    engine = Engine(tiny.plain, max_batch=4, depth=depth)
     engine.load_adapter("huge", save_adapter("huge", size=1e25).folder)
     engine.load_adapter("good", good.folder)
     bad = engine.submit(IDS, SamplingParams(max_tokens=6), adapter="huge")
@@ -282,6 +297,14 @@ def test_an_adapter_that_overflows_ends_only_its_own_requests(tiny: Any, save_ad
     later = engine.submit(IDS, SamplingParams(max_tokens=6))
     drain(engine)
     assert later.output_ids == tiny.greedy(IDS, 6)
+
+
+def test_a_table_that_fits_in_no_memory_is_told(tiny: Any, save_adapter: Callable[..., Any]) -> None:
+    engine = Engine(tiny.plain, max_adapters=1 << 20, max_lora_rank=1 << 24)
+    with pytest.raises(AdapterError, match="no memory") as caught:
+        engine.load_adapter("a", save_adapter("a").folder)
+    assert "max_lora_rank" in caught.value.hint
+    engine.check_integrity()
 
 
 def test_what_cannot_be_loaded_leaves_the_engine_as_it_was(
@@ -334,11 +357,13 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_traffic_with_loads_and_unloads(seed: int, tiny: Any, save_adapter: Callable[..., Any]) -> None:
+def test_random_traffic_with_loads_and_unloads(
+    seed: int, depth: int, tiny: Any, save_adapter: Callable[..., Any]
+) -> None:
     """Names come and go, requests are cancelled; each text is its own adapter's, whatever was loaded since."""
     rng = random.Random(seed)
     files = [save_adapter(f"file {number}", r=rng.randrange(1, 9)) for number in range(5)]
-    engine = Engine(tiny.plain, max_batch=3, max_adapters=3)
+    engine = Engine(tiny.plain, max_batch=3, max_adapters=3, depth=depth)
     current: dict[str, Any] = {}
     requests: list[tuple[Sequence, Any]] = []
     ticks = 0

@@ -1,0 +1,85 @@
+"""CudaSampling: the sampling of one slot's steps on the GPU, as a captured graph where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from structgen.engine.fused_sampler import FusedSampler, has_cuts
+from structgen.engine.logprobs import Logprobs
+from structgen.engine.sampler import Sampler
+from structgen.engine.step import StepSlot
+from structgen.kernels.masked_sampling import Picks
+
+STATUS_SHIFT = 48  # a row's result is one number: its status above its token
+
+
+class CudaSampling:
+    """Owns a slot's mask and result on the device; shares the sampler and the lanes' last tokens with other slots.
+
+    Rows that ask for nothing but a token (no logprobs, no edits) are sampled by a graph: kernel, hand-over of the token
+    to its lane, and packing are then one launch. Without Triton, and for other rows, the same happens step by step.
+    """
+
+    def __init__(self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, words: int, graphs: bool) -> None:
+        device = last_tokens.device
+        self._sampler, self._last_tokens = sampler, last_tokens
+        self.mask = torch.zeros(max_batch, words, dtype=torch.int32, device=device)
+        self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
+        self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
+        self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._fused = sampler if isinstance(sampler, FusedSampler) and graphs else None
+        if self._fused is not None:
+            self._staged = self._fused.stage()
+            self._picks = Picks.empty(max_batch, device)
+
+    def sample(self, slot: StepSlot, logits: Tensor, targets: Tensor) -> Logprobs | None:
+        """Put each row's token in its lane and its result in `result`, on the current stream.
+
+        logits [R, V] and targets int32 [R] are as wide as the step's bucket, and lie where they lay before.
+        """
+        plain = not any(row.history is not None or row.params.logprobs for row in slot.sampling)
+        if self._fused is not None and plain:
+            self._replay(self._fused, slot, logits, targets)
+            return None
+        count = len(slot.rows)
+        sampled = self._sampler.sample(logits[:count], self.mask[:count], slot.constrained[:count], slot.sampling)
+        self._hand_over(sampled.tokens, sampled.status, targets[:count])
+        return sampled.logprobs
+
+    def arrive(self, slot: StepSlot) -> None:
+        """Read the result's copy on the host into the slot."""
+        packed = self.arriving[: len(slot.rows)]
+        slot.tokens[: len(slot.rows)] = packed & ((1 << STATUS_SHIFT) - 1)
+        slot.status[: len(slot.rows)] = packed >> STATUS_SHIFT
+
+    def _replay(self, fused: FusedSampler, slot: StepSlot, logits: Tensor, targets: Tensor) -> None:
+        rows, masked = len(logits), any(slot.constrained[: len(slot.rows)])
+        cuts = has_cuts(slot.sampling)
+        fused.fill(self._staged, slot.constrained[: len(slot.rows)], slot.sampling)
+
+        def work() -> None:
+            fused.launch(logits, self.mask[:rows] if masked else None, self._staged, self._picks, cuts=cuts)
+            self._hand_over(self._picks.tokens[:rows], self._picks.status[:rows], targets)
+
+        key = (logits.data_ptr(), rows, masked, cuts)
+        if key not in self._graphs:
+            self._graphs[key] = _captured(work)
+        self._graphs[key].replay()
+
+    def _hand_over(self, tokens: Tensor, status: Tensor, targets: Tensor) -> None:
+        self._last_tokens.index_copy_(0, targets.long(), tokens)
+        self.result[: len(tokens)] = tokens + (status.long() << STATUS_SHIFT)
+
+
+def _captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Runs the work twice more than asked, which does no harm: it is a function of buffers that stay as they are."""
+    work()
+    stream = torch.cuda.current_stream()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph
