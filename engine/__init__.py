@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from structgen.engine.engine import Engine, StepOutput
+from structgen.engine.engine import Engine
 from structgen.engine.errors import (
     AdapterError,
     BudgetError,
@@ -12,6 +12,7 @@ from structgen.engine.errors import (
     ParameterError,
     StepTimeoutError,
 )
+from structgen.engine.lifecycle import StepOutput
 from structgen.engine.llama import LlamaModel
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.lora_files import AdapterWeights

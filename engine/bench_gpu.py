@@ -123,12 +123,12 @@ def _at_batch(batch: int, writers: dict[str, Writer], groups: list[Group], round
 
 def _runner(model: LlamaModel, kind: str) -> ModelRunner:
     """A runner with a KV cache of its own, so that engines do not share pages."""
-    if kind != "torch":
-        raise EngineError(f"there is no {kind} runner", hint="use --runner torch")
     from structgen.engine.cuda_runner import CudaRunner
+    from structgen.engine.megakernel_runner import MegakernelRunner
 
     pages = 2 * max(BATCHES) * (PROMPT_TOKENS + MAX_TOKENS) // PAGE_SIZE
-    return CudaRunner(model, max_batch=max(BATCHES), max_context=CONTEXT, pages=pages)
+    make = MegakernelRunner if kind == "megakernel" else CudaRunner
+    return make(model, max_batch=max(BATCHES), max_context=CONTEXT, pages=pages)
 
 
 def _tasks(vocabulary: Vocabulary) -> Iterator[Task]:

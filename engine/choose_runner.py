@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 from structgen.engine.llama import LlamaModel
 from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, ModelRunner
 from structgen.engine.torch_runner import TorchRunner
+
+if TYPE_CHECKING:
+    from structgen.engine.cuda_runner import CudaRunner
 
 log = logging.getLogger("structgen.engine")
 
@@ -28,11 +32,23 @@ def choose_runner(
             max_adapters=max_adapters,
             max_lora_rank=max_lora_rank,
         )
-    from structgen.engine.cuda_runner import CudaRunner
-
-    runner = CudaRunner(
+    runner = _on_gpu(
         model, max_batch=max_batch, max_context=max_context, max_adapters=max_adapters, max_lora_rank=max_lora_rank
     )
-    log.info("runner: PyTorch with CUDA graphs on %s; preparing kernels and graphs", model.device)
     runner.warm_up()
+    return runner
+
+
+def _on_gpu(model: LlamaModel, **options: Any) -> CudaRunner:
+    from structgen.engine.cuda_runner import CudaRunner
+    from structgen.kernels.model_shape import UnsupportedShape
+
+    try:
+        from structgen.engine.megakernel_runner import MegakernelRunner
+
+        runner = MegakernelRunner(model, **options)
+    except (UnsupportedShape, ImportError) as reason:
+        log.info("runner: PyTorch with CUDA graphs on %s; no megakernel: %s", model.device, reason)
+        return CudaRunner(model, **options)
+    log.info("runner: the megakernel for up to 8 rows a step on %s, PyTorch with CUDA graphs beyond", model.device)
     return runner

@@ -13,7 +13,7 @@ buffers belong to the slot, which is free again only when its step is committed,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,6 +153,10 @@ class CudaRunner:
         device.arrived.record(self._copy)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
+        self._wait_for(slot, seconds)
+        self._slot(slot).sampling.arrive(slot)
+
+    def _wait_for(self, slot: StepSlot, seconds: float) -> None:
         """Polls, since an event cannot be waited for with a deadline."""
         device = self._slot(slot)
         deadline = time.perf_counter() + seconds
@@ -160,7 +164,6 @@ class CudaRunner:
             if time.perf_counter() > deadline:
                 raise StepTimeoutError(seconds)
             time.sleep(0)
-        device.sampling.arrive(slot)
 
     def clear(self, pages: Iterable[int]) -> None:
         with torch.cuda.stream(self._compute):
@@ -234,21 +237,22 @@ class CudaRunner:
             views.lanes.fill_(self.max_batch)  # harmless until a step is copied in: all rows write to the scratch page
             views.targets.fill_(self.max_batch)
             logits = torch.zeros(sampled, self.vocab_size, dtype=torch.float32, device=self.device)
-            made = Bucket(inputs, views, logits, self._workspace(rows), adapted)
+            bucket = made = Bucket(inputs, views, logits, self._workspace(rows), adapted)
             self._buckets[rows, adapted] = made
             if self._graphs:
-                made.graph = self._capture(made)
+                made.graph = self._captured(lambda: self._compute_logits(bucket))
         return made
 
     @torch.inference_mode()
-    def _capture(self, bucket: Bucket) -> torch.cuda.CUDAGraph:
+    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """The work as a graph. It runs twice more than asked, which must do no harm."""
         with torch.cuda.stream(self._compute):
             for _ in range(2):  # compiles what must be compiled, and lets libraries allocate
-                self._compute_logits(bucket)
+                work()
         self._compute.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._compute):
-            self._compute_logits(bucket)
+            work()
         return graph
 
     # -- buffers ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor
 from structgen.engine.scheduler import StepPlan
 from structgen.engine.step import row_tokens
 
-FIELDS = 4  # ids, positions, lanes, adapters
+FIELDS = 5  # ids, positions, lanes, adapters, outputs
 
 
 class Rows(NamedTuple):
@@ -26,6 +26,7 @@ class Rows(NamedTuple):
     positions   [N]
     lanes       [N] which page table the row reads; padding rows have a lane of their own
     adapters    [N] the slot of the row's adapter, 0 for none
+    outputs     [N] the lane that the row's sampled token goes to, -1 for a row that is not sampled
     sampled_at  [R] which rows' logits are wanted
     targets     [R] the lanes that the sampled tokens go to
     """
@@ -34,6 +35,7 @@ class Rows(NamedTuple):
     positions: Tensor
     lanes: Tensor
     adapters: Tensor
+    outputs: Tensor
     sampled_at: Tensor
     targets: Tensor
 
@@ -56,6 +58,7 @@ class DeviceInput:
         self.packed = torch.zeros(packed_size(most_rows, max_batch), dtype=torch.int32, pin_memory=pinned)
         self.tables = torch.zeros(max_batch + 1, table_pages, dtype=torch.int32, pin_memory=pinned)
         self._host = self.packed.numpy()
+        self.sampled_at: list[int] = []  # of the step that was staged last: the rows whose logits are wanted
 
     def stage(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> Tensor:
         """Write the plan as `rows` rows of which `sampled` are sampled, padded; the part of `packed` to copy."""
@@ -78,6 +81,9 @@ class DeviceInput:
         fields[1] = positions + [0] * padding
         fields[2] = tables + [spare] * padding
         fields[3] = adapters + [0] * padding
+        fields[4] = -1
+        fields[4, wanted] = lanes
+        self.sampled_at = wanted
         rest = host[FIELDS * rows : FIELDS * rows + 2 * sampled].reshape(2, sampled)
         rest[0] = wanted + [0] * (sampled - len(wanted))
         rest[1] = [lane if lane >= 0 else spare for lane in lanes] + [spare] * (sampled - len(lanes))

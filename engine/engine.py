@@ -13,27 +13,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from structgen.engine.adapters import AdapterRegistry
 from structgen.engine.choose_runner import choose_runner
-from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, ParameterError, StepTimeoutError
+from structgen.engine.errors import AdapterError, BudgetError, ContextLengthError, ParameterError
+from structgen.engine.lifecycle import Lifecycle, StepOutput
 from structgen.engine.llama import LlamaModel
-from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.lora_files import AdapterWeights
-from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, fill_mask, hangs
+from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, hangs
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
+from structgen.engine.rescue import Rescue
 from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, AdapterRunner, ModelRunner
-from structgen.engine.sampled import Pick, Sampled
 from structgen.engine.sampler import RowSampling
 from structgen.engine.sampling_params import SamplingParams
-from structgen.engine.scheduler import PlanRow, Scheduler, StepPlan
-from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
+from structgen.engine.scheduler import Scheduler, StepPlan
+from structgen.engine.sequence import MaskSource, Sequence
 from structgen.engine.step import StepSlot
 from structgen.engine.trace import Trace
 
@@ -41,24 +38,9 @@ PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
 IGNORED = RowSampling(SamplingParams())  # for a row whose token nobody waits for
-NO_PICK = Pick(0, None, None)
-JUMP_MEMORY = 0.1  # weight of the latest token in a sequence's jump rate
 # Launching a step before the tokens of the last are known costs a jump one step more; waiting for them costs the device
 # the round trip to the host. From so many jumps a row on, waiting is cheaper.
 JUMPS_WORTH_WAITING = 0.12
-
-
-@dataclass
-class StepOutput:
-    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`.
-
-    `logprobs` holds one entry for each of them when the request asked for it, and is empty otherwise.
-    """
-
-    sequence: Sequence
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
 
 
 class Engine:
@@ -113,21 +95,18 @@ class Engine:
             for index in range(self.depth + 1)
         ]
         self._pipeline = Pipeline(slots[: self.depth])
-        self._rescue_slot = slots[self.depth]
-        words = -(-runner.vocab_size // 32)
-        self._filler = MaskFiller(words)
-        self._spare_mask: Mask = np.zeros(words, dtype=np.int32)
-        self._live: set[Sequence] = set()  # not yet released
-        self._outputs: dict[Sequence, StepOutput] = {}  # of this tick, and of cancels since the last
+        self._lifecycle = Lifecycle(runner, self._scheduler, self._adapters, self.metrics, jump_forward=jump_forward)
+        self._rescue = Rescue(
+            runner, self._pipeline, self._lifecycle, self.metrics, slots[self.depth], seconds=step_seconds
+        )
+        self._filler = MaskFiller(-(-runner.vocab_size // 32))
         self._submitted = 0
-        self._step_seconds = step_seconds
         self._usual_step = 0.0  # seconds: how long a late mask may hold the others back
         self._last_commit = 0.0
-        self._jump_rate = 0.0
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live or self._outputs)
+        return bool(self._lifecycle.live or self._lifecycle.has_news)
 
     def submit(
         self,
@@ -161,17 +140,13 @@ class Engine:
             self._adapters.hold(chosen)
             sequence.adapter = chosen
         self._submitted += 1
-        self.metrics.prompt_tokens += len(prompt)
-        sequence.jump_rate = self._jump_rate
-        self._live.add(sequence)
-        self._scheduler.add(sequence)
-        self._jump(sequence)
+        self._lifecycle.begin(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
         """End the sequence now, at whatever stage; nothing happens when it has ended. The next `step` reports it."""
         if not sequence.finished:
-            self._finish(sequence, "cancelled")
+            self._lifecycle.finish(sequence, "cancelled")
 
     def step(self) -> list[StepOutput]:
         """One tick. Returns what it added, and the sequences that ended; [] when there was only prefill, or nothing.
@@ -188,8 +163,7 @@ class Engine:
             if self.depth == 1 or self._jumps_are_likely(slot):
                 self._commit_sampled()
             self._launch()
-        outputs, self._outputs = list(self._outputs.values()), {}
-        return outputs
+        return self._lifecycle.take_outputs()
 
     def close(self) -> None:
         """Give threads and device back; what is in flight is lost."""
@@ -220,13 +194,14 @@ class Engine:
 
     def check_integrity(self) -> None:
         """AssertionError unless every page, slot, lane and reference is accounted for. Cheap enough for production."""
-        self._pages.check_integrity(sequence.pages for sequence in self._live)
-        self._pipeline.check_integrity(self._live)
-        self._adapters.check_integrity(sequence.adapter for sequence in self._live)
+        live = self._lifecycle.live
+        self._pages.check_integrity(sequence.pages for sequence in live)
+        self._pipeline.check_integrity(live)
+        self._adapters.check_integrity(sequence.adapter for sequence in live)
         self._scheduler.check_integrity()
         active = {*self._scheduler.waiting, *self._scheduler.running, *self._scheduler.preempted}
-        assert active <= self._live, "a released sequence is still scheduled"
-        zombies = self._live - active
+        assert active <= live, "a released sequence is still scheduled"
+        zombies = live - active
         assert all(sequence.finished and sequence.inflight_refs for sequence in zombies), "a sequence is forgotten"
 
     # -- the tick ---------------------------------------------------------------------------------------------------
@@ -238,7 +213,7 @@ class Engine:
             targets = [(planned.sequence, slot.mask_rows[row]) for row, planned in masked]
             filled = self._filler.fill(targets, patience=self._usual_step, others=len(live) > len(masked))
             for sequence, problem in filled.failed:
-                self._fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
+                self._lifecycle.fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
             for row, planned in masked:
                 if planned.sequence in filled.late:  # this step's logits are lost to it: its last token runs again
                     planned.sequence.void(planned.start + planned.count - 1)
@@ -263,7 +238,7 @@ class Engine:
         if slot is None:
             return
         with self.trace.host("wait", slot.number):
-            picks = self._wait(slot)
+            picks = self._rescue.wait(slot)
         with self.trace.host("commit", slot.number):
             self.trace.device(self.runner.spans(slot), slot.number)
             for planned, pick in zip(slot.rows, picks, strict=True):
@@ -272,18 +247,18 @@ class Engine:
                     continue
                 planned.sequence.unknown -= 1
                 if pick.fault is not None:
-                    self._fail(planned.sequence, pick.fault)
+                    self._lifecycle.fail(planned.sequence, pick.fault)
                 else:
-                    self._append(planned.sequence, pick)
+                    self._lifecycle.append(planned.sequence, pick)
             for sequence in self._pipeline.commit():
-                self._settle(sequence)
+                self._lifecycle.settle(sequence)
         self._note_duration()
 
     def _launch(self) -> None:
         for sequence in [each for each in self._scheduler.running if hangs(each)]:
-            self._fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
+            self._lifecycle.fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
         plan = self._scheduler.plan()
-        if plan is None and self._pipeline.empty and not self._outputs:  # what has ended is told first
+        if plan is None and self._pipeline.empty and not self._lifecycle.has_news:  # what has ended is told first
             plan = self._plan_when_a_mask_is_there()
         if plan is None:
             if self._pipeline.empty:
@@ -317,185 +292,7 @@ class Engine:
             self._usual_step += 0.1 * (now - self._last_commit - self._usual_step)
         self._last_commit = now
 
-    # -- one sequence -----------------------------------------------------------------------------------------------
-
-    def _append(self, sequence: Sequence, pick: Pick) -> None:
-        """Take one sampled token in, and what must follow it."""
-        self.metrics.tokens_sampled += 1
-        self._take(sequence, pick.token, pick.logprob)
-        if not sequence.prompt_is_known and not sequence.finished:
-            sequence.prompt_is_known = True
-            self._scheduler.remember(sequence, len(sequence.prompt_ids))
-        if not sequence.finished:
-            self._jump(sequence)
-
-    def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
-        """Add a token: advance the grammar, and end the sequence where it must end."""
-        if token in sequence.params.stop_token_ids:
-            return self._finish(sequence, "stop")
-        matcher = sequence.matcher
-        try:
-            if matcher is not None and not matcher.accept(token):
-                return self._fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
-            if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
-                return self._finish(sequence, "stop")
-            sequence.append(token, logprob)
-            output = self._output(sequence)
-            output.token_ids.append(token)
-            output.logprobs += sequence.logprobs[-1:]
-            if matcher is not None and self._only_eos_is_left(sequence, matcher):
-                return self._finish(sequence, "stop")
-        except Exception as problem:
-            return self._fail(sequence, f"the grammar failed: {problem!r}")
-        if sequence.budget == 0:
-            self._finish(sequence, "length")
-        return None
-
-    def _jump(self, sequence: Sequence) -> None:
-        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void.
-
-        Not where the model's own logprob of each token is wanted: a token that is not sampled has none.
-        """
-        matcher, params = sequence.matcher, sequence.params
-        if matcher is None or not self.jump_forward or params.logprobs == "raw":
-            return None
-        before = len(sequence.output_ids)
-        try:
-            for token in matcher.forced_tokens():
-                if sequence.finished or not self._fits(sequence, matcher, token):
-                    break
-                certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
-                self._take(sequence, token, certain)
-        except Exception as problem:
-            return self._fail(sequence, f"the grammar failed: {problem!r}")
-        count = len(sequence.output_ids) - before
-        if count:
-            sequence.forced += count
-            self.metrics.tokens_forced += count
-            self.metrics.jumps += 1
-            if sequence.unknown:
-                sequence.void(sequence.computed)
-        sequence.jump_rate += JUMP_MEMORY * ((count > 0) - sequence.jump_rate)
-        self._jump_rate += JUMP_MEMORY * (sequence.jump_rate - self._jump_rate)
-        return None
-
-    @staticmethod
-    def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
-        """Whether the value can still be completed in time after `token`: the tokenizer may spell it at length."""
-        if not matcher.accept(token):
-            return False
-        fits = matcher.min_tokens_to_complete <= sequence.budget - 1
-        matcher.rollback(1)
-        return fits
-
-    def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
-        """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well."""
-        if not matcher.is_complete or not sequence.eos_token_ids or sequence.budget == 0:
-            return False
-        mask = self._spare_mask
-        was_closed = sequence.closed_early
-        fill_mask(sequence, mask)
-        words = mask.view(np.uint32)
-        for token in sequence.eos_token_ids:
-            words[token // 32] &= ~np.uint32(1 << token % 32)
-        if mask.any():
-            sequence.closed_early = was_closed  # the step will run, and fill this mask again
-            return False
-        return True
-
-    def _fail(self, sequence: Sequence, why: str) -> None:
-        if not sequence.finished:
-            self._finish(sequence, "error", why)
-
-    def _finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
-        """Final for the user now; released now too, unless a step in flight still holds it."""
-        self._scheduler.drop(sequence)
-        sequence.finish(reason, error)
-        self.metrics.finished += 1
-        self.metrics.failed += reason == "error"
-        self.metrics.cancelled += reason == "cancelled"
-        self._output(sequence).finish_reason = sequence.finish_reason
-        if sequence.inflight_refs == 0:
-            self._release(sequence)
-
-    def _settle(self, sequence: Sequence) -> None:
-        """No step in flight holds the sequence any more: give up what it kept for them."""
-        if sequence.finished:
-            self._release(sequence)
-        elif sequence.stage is Stage.PREEMPTED:
-            self._scheduler.release(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        if sequence.finish_reason == "error" and sequence.pages:
-            self.runner.clear(self._pages.exclusive(sequence.pages))
-        self._scheduler.release(sequence)
-        self._live.remove(sequence)
-        if sequence.adapter is not None:
-            self._adapters.release(sequence.adapter)
-
     def _adapter_runner(self) -> AdapterRunner:
         if not isinstance(self.runner, AdapterRunner):
             raise AdapterError(f"{type(self.runner).__name__} runs no LoRA adapters", hint="use the torch runner")
         return self.runner
-
-    def _output(self, sequence: Sequence) -> StepOutput:
-        return self._outputs.setdefault(sequence, StepOutput(sequence))
-
-    # -- faults of the runner ---------------------------------------------------------------------------------------
-
-    def _wait(self, slot: StepSlot) -> list[Pick]:
-        """What the step sampled; when the runner fails, each row is run again alone, and those that fail again end."""
-        try:
-            if slot.fault is not None:
-                raise slot.fault
-            self.runner.wait(slot, self._step_seconds)
-        except StepTimeoutError as problem:
-            for sequence in list(self._live):
-                self._fail(sequence, problem.message)
-            raise
-        except Exception:
-            return self._rescue(slot)
-        return _picks(slot)
-
-    def _rescue(self, slot: StepSlot) -> list[Pick]:
-        self.metrics.rescued_steps += 1
-        if self._pipeline.newest is not slot:  # it was launched on tokens that this step never sampled
-            self._undo(self._pipeline.newest)
-        sampling = {planned.sequence: row for row, planned in enumerate(slot.rows)}
-        picks = [NO_PICK] * len(slot.rows)
-        for planned in slot.plan.rows:
-            row = sampling.get(planned.sequence)
-            found = [] if planned.void else self._run_alone(planned, slot, row)
-            if row is not None and found:
-                picks[row] = found[0]
-        return picks
-
-    def _undo(self, slot: StepSlot) -> None:
-        for planned in slot.plan.rows:
-            sequence = planned.sequence
-            if not planned.void:
-                sequence.computed = min(sequence.computed, planned.start)
-                sequence.unknown -= planned.samples
-        for sequence in self._pipeline.discard():
-            self._settle(sequence)
-
-    def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> list[Pick]:
-        """Run one row of a step again; `row`: where its mask is in the step's slot, if it samples."""
-        alone = self._rescue_slot
-        alone.stage(StepPlan((), (planned,)), slot.number)
-        if row is not None:
-            alone.mask_rows[0], alone.constrained[0] = slot.mask_rows[row], slot.constrained[row]
-            alone.sampling = [slot.sampling[row]]
-        try:
-            self.runner.launch(alone)
-            self.runner.sample(alone)
-            self.runner.wait(alone, self._step_seconds)
-        except Exception as problem:
-            self._fail(planned.sequence, f"the model failed: {problem!r}")
-            return []
-        return _picks(alone)
-
-
-def _picks(slot: StepSlot) -> list[Pick]:
-    count = len(slot.rows)
-    return Sampled(slot.tokens[:count], slot.status[:count], slot.logprobs).read()

@@ -22,9 +22,10 @@ from structgen.engine.drawing import (
     draw_from_all,
     draw_from_likeliest,
 )
+from structgen.engine.fused_best import best_allowed
 from structgen.engine.logprobs import Logprobs, logprobs_of
 from structgen.engine.mask_table import MaskTable
-from structgen.engine.penalties import TokenHistory, apply_edits, gather_edits
+from structgen.engine.penalties import Edits, TokenHistory, apply_edits, gather_edits
 from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK, Sampled
 from structgen.engine.sampling_params import MAX_TOP_LOGPROBS, SamplingParams
 from structgen.engine.upload import upload
@@ -68,24 +69,28 @@ class Sampler:
         """
         raw = [row for row, each in enumerate(rows) if each.params.logprobs == "raw"]
         before = self._take(logits, raw).clone() if raw else None
-        highest, tokens = logits.max(dim=1)
-        status = NOT_FINITE * (~torch.isfinite(highest)).to(torch.int8)  # max propagates NaN
-        if self._leave_what_may_be(logits, mask, constrained, rows):
-            highest, tokens = logits.max(dim=1)
-            status = torch.where(status == OK, NOTHING_ALLOWED * (~torch.isfinite(highest)).to(torch.int8), status)
+        edits = gather_edits([row.history for row in rows], self._vocab_size)
+        if edits is None and not self._batched:
+            highest, tokens, status = best_allowed(logits, mask, constrained)
+        else:
+            highest, tokens, status = self._best(logits, mask, constrained, edits)
         self._draw(logits, highest, tokens, rows)
         return Sampled(tokens, status, self._logprobs(logits, before, raw, tokens, rows))
 
-    def _leave_what_may_be(
-        self, logits: Tensor, mask: Tensor, constrained: Items[bool], rows: Items[RowSampling]
-    ) -> bool:
-        """Edit and mask; whether any logit may have changed."""
-        edits = gather_edits([row.history for row in rows], self._vocab_size)
+    def _best(
+        self, logits: Tensor, mask: Tensor, constrained: Items[bool], edits: Edits | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Edit and mask, whatever the device: highest logit, its token, status."""
+        highest, tokens = logits.max(dim=1)
+        status = NOT_FINITE * (~torch.isfinite(highest)).to(torch.int8)  # max propagates NaN
         if edits is not None:
             apply_edits(logits, upload(edits, self.device))
         if any(constrained):
             self._masks.forbid(logits, mask, constrained)
-        return edits is not None or any(constrained)
+        if edits is not None or any(constrained):
+            highest, tokens = logits.max(dim=1)
+            status = torch.where(status == OK, NOTHING_ALLOWED * (~torch.isfinite(highest)).to(torch.int8), status)
+        return highest, tokens, status
 
     def _draw(self, logits: Tensor, highest: Tensor, tokens: Tensor, rows: Items[RowSampling]) -> None:
         """Overwrite the best token by a drawn one, in rows that are not greedy.

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from structgen.engine import Engine, LlamaModel, ModelConfig, SamplingParams
 from structgen.engine.crew import Crew
+from structgen.engine.fused_best import best_allowed
 from structgen.engine.fused_model import FusedModel
 from structgen.engine.fused_step import MOST_TOKENS
 from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.linear import Int8Linear
 from structgen.engine.llama import Chunk, ForwardInput
+from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
 from structgen.engine.weight_source import DictWeights
 
 # No size is a multiple of a block's 64 outputs; four query heads share two key heads.
@@ -247,3 +249,33 @@ def test_a_failure_in_a_thread_of_the_crew_is_told() -> None:
 
     with pytest.raises(RuntimeError, match="failed"):
         Crew().run(work, 2)
+
+
+@pytest.mark.parametrize("width", [32, 201, 1000])
+def test_the_best_allowed_token_is_what_masking_and_looking_gives(width: int) -> None:
+    """Random logits with ties, zeros, infinities and NaN, against PyTorch's own maximum."""
+    generator = torch.Generator().manual_seed(width)
+    for trial in range(200):
+        logits = torch.randint(-4, 5, (3, width), generator=generator).float() / 2
+        logits += torch.randn(logits.shape, generator=generator) * (trial % 2)
+        for value in (torch.nan, -torch.nan, torch.inf, -torch.inf)[: trial % 5]:
+            logits[trial % 3, int(torch.randint(0, width, (1,), generator=generator))] = value
+        density = int(torch.randint(0, 3, (1,), generator=generator))
+        allowed = torch.randint(0, 100, (3, width), generator=generator) < (1, 30, 90)[density]
+        constrained = [True, trial % 4 < 2, trial % 7 > 0]
+        words = torch.nn.functional.pad(allowed, (0, -width % 32)).view(3, -1, 32)
+        mask = (words.long() << torch.arange(32)).sum(-1)
+        mask = torch.where(mask >= 1 << 31, mask - (1 << 32), mask).int()
+        expected = logits.masked_fill(~(allowed | ~torch.tensor(constrained)[:, None]), -torch.inf)
+        raw = logits.clone()
+        highest, tokens, status = best_allowed(logits, mask, constrained)
+        for row in range(3):
+            if not raw[row].max().isfinite():
+                assert status[row] == NOT_FINITE
+            elif expected[row].max() == -torch.inf:
+                assert status[row] == NOTHING_ALLOWED
+            else:
+                assert status[row] == OK
+                assert torch.equal(logits[row], expected[row])
+                assert highest[row] == expected[row].max()
+                assert tokens[row] == (expected[row] == expected[row].max()).nonzero()[0, 0]

@@ -1,0 +1,188 @@
+"""Lifecycle: what happens to a sequence from its submission, token by token, to the release of all that it held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from structgen.engine.adapters import AdapterRegistry
+from structgen.engine.logprobs import TokenLogprob
+from structgen.engine.mask_filler import fill_mask
+from structgen.engine.metrics import Metrics
+from structgen.engine.runner import ModelRunner
+from structgen.engine.sampled import Pick
+from structgen.engine.scheduler import Scheduler
+from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
+
+JUMP_MEMORY = 0.1  # weight of the latest token in a sequence's jump rate
+
+
+@dataclass
+class StepOutput:
+    """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`.
+
+    `logprobs` holds one entry for each of them when the request asked for it, and is empty otherwise.
+    """
+
+    sequence: Sequence
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class Lifecycle:
+    """Owns the set of sequences that are not yet released, and what the next `take_outputs` will tell of them."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        adapters: AdapterRegistry,
+        metrics: Metrics,
+        *,
+        jump_forward: bool,
+    ) -> None:
+        self.live: set[Sequence] = set()
+        self._outputs: dict[Sequence, StepOutput] = {}
+        self._runner, self._scheduler, self._adapters, self._metrics = runner, scheduler, adapters, metrics
+        self._jump_forward = jump_forward
+        self._jump_rate = 0.0  # of all sequences; what a new one is expected to do
+        self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._outputs)
+
+    def take_outputs(self) -> list[StepOutput]:
+        """What was added since the last call, and which sequences ended."""
+        outputs, self._outputs = list(self._outputs.values()), {}
+        return outputs
+
+    def begin(self, sequence: Sequence) -> None:
+        sequence.jump_rate = self._jump_rate
+        self._metrics.prompt_tokens += len(sequence.prompt_ids)
+        self.live.add(sequence)
+        self._scheduler.add(sequence)
+        self._jump(sequence)
+
+    # -- tokens -----------------------------------------------------------------------------------------------------
+
+    def append(self, sequence: Sequence, pick: Pick) -> None:
+        """Take one sampled token in, and what must follow it."""
+        self._metrics.tokens_sampled += 1
+        self._take(sequence, pick.token, pick.logprob)
+        if not sequence.prompt_is_known and not sequence.finished:
+            sequence.prompt_is_known = True
+            self._scheduler.remember(sequence, len(sequence.prompt_ids))
+        if not sequence.finished:
+            self._jump(sequence)
+
+    def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
+        """Add a token: advance the grammar, and end the sequence where it must end."""
+        if token in sequence.params.stop_token_ids:
+            return self.finish(sequence, "stop")
+        matcher = sequence.matcher
+        try:
+            if matcher is not None and not matcher.accept(token):
+                return self.fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
+            if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
+                return self.finish(sequence, "stop")
+            sequence.append(token, logprob)
+            output = self._output(sequence)
+            output.token_ids.append(token)
+            output.logprobs += sequence.logprobs[-1:]
+            if matcher is not None and self._only_eos_is_left(sequence, matcher):
+                return self.finish(sequence, "stop")
+        except Exception as problem:
+            return self.fail(sequence, f"the grammar failed: {problem!r}")
+        if sequence.budget == 0:
+            self.finish(sequence, "length")
+        return None
+
+    def _jump(self, sequence: Sequence) -> None:
+        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void.
+
+        Not where the model's own logprob of each token is wanted: a token that is not sampled has none.
+        """
+        matcher, params = sequence.matcher, sequence.params
+        if matcher is None or not self._jump_forward or params.logprobs == "raw":
+            return None
+        before = len(sequence.output_ids)
+        try:
+            for token in matcher.forced_tokens():
+                if sequence.finished or not self._fits(sequence, matcher, token):
+                    break
+                certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
+                self._take(sequence, token, certain)
+        except Exception as problem:
+            return self.fail(sequence, f"the grammar failed: {problem!r}")
+        count = len(sequence.output_ids) - before
+        if count:
+            sequence.forced += count
+            self._metrics.tokens_forced += count
+            self._metrics.jumps += 1
+            if sequence.unknown:
+                sequence.void(sequence.computed)
+        sequence.jump_rate += JUMP_MEMORY * ((count > 0) - sequence.jump_rate)
+        self._jump_rate += JUMP_MEMORY * (sequence.jump_rate - self._jump_rate)
+        return None
+
+    @staticmethod
+    def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
+        """Whether the value can still be completed in time after `token`: the tokenizer may spell it at length."""
+        if not matcher.accept(token):
+            return False
+        fits = matcher.min_tokens_to_complete <= sequence.budget - 1
+        matcher.rollback(1)
+        return fits
+
+    def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
+        """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well."""
+        if not matcher.is_complete or not sequence.eos_token_ids or sequence.budget == 0:
+            return False
+        mask = self._spare_mask
+        was_closed = sequence.closed_early
+        fill_mask(sequence, mask)
+        words = mask.view(np.uint32)
+        for token in sequence.eos_token_ids:
+            words[token // 32] &= ~np.uint32(1 << token % 32)
+        if mask.any():
+            sequence.closed_early = was_closed  # the step will run, and fill this mask again
+            return False
+        return True
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def fail(self, sequence: Sequence, why: str) -> None:
+        if not sequence.finished:
+            self.finish(sequence, "error", why)
+
+    def finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+        """Final for the user now; released now too, unless a step in flight still holds it."""
+        self._scheduler.drop(sequence)
+        sequence.finish(reason, error)
+        self._metrics.finished += 1
+        self._metrics.failed += reason == "error"
+        self._metrics.cancelled += reason == "cancelled"
+        self._output(sequence).finish_reason = sequence.finish_reason
+        if sequence.inflight_refs == 0:
+            self._release(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        """No step in flight holds the sequence any more: give up what it kept for them."""
+        if sequence.finished:
+            self._release(sequence)
+        elif sequence.stage is Stage.PREEMPTED:
+            self._scheduler.release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.finish_reason == "error" and sequence.pages:
+            self._runner.clear(self._scheduler.pages.exclusive(sequence.pages))
+        self._scheduler.release(sequence)
+        self.live.remove(sequence)
+        if sequence.adapter is not None:
+            self._adapters.release(sequence.adapter)
+
+    def _output(self, sequence: Sequence) -> StepOutput:
+        return self._outputs.setdefault(sequence, StepOutput(sequence))

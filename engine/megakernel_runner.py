@@ -1,0 +1,210 @@
+"""MegakernelRunner: decode steps of up to eight rows in two launches of one persistent kernel; the rest as CudaRunner.
+
+A step's layers are launched before its mask exists, its head when the mask is there: the head then reads only the rows
+of the matrix that some mask allows, where these are few, and picks the tokens itself. Steps with more rows (prefill,
+large batches) and rows with adapters are PyTorch's, on the same pages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structgen.engine.cuda_runner import Bucket, CudaRunner, DeviceSlot
+from structgen.engine.fused_sampler import SEED_RANGE, has_cuts
+from structgen.engine.llama import LlamaModel
+from structgen.engine.megakernel_weights import device_model
+from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
+from structgen.engine.step import StepSlot
+from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, Decoder, KernelTimeout, StepInput
+from structgen.kernels.model_shape import ModelShape, UnsupportedShape
+from structgen.kernels.schedule import MAX_BATCH, Schedule
+from structgen.kernels.validator import validate
+
+HOPPER = (9, 0)
+KERNEL_ROWS = (1, 2, 4, 8)  # a step is padded to the next of these
+ROW_OCTETS = 8 + 4 + 1  # seed, temperature, constrained
+
+
+class KernelRows(NamedTuple):
+    """One slot's row parameters and masks for the kernel; `host` and `arriving` are pinned."""
+
+    host: Tensor
+    device: Tensor
+    seeds: Tensor
+    temperatures: Tensor
+    constrained: Tensor
+    mask: Tensor
+    arriving: Tensor  # int64 [MAX_BATCH + 1]: the tokens of all rows, and the kernel's error
+
+
+class MegakernelRunner(CudaRunner):
+    """UnsupportedShape from the constructor when the model or the card is not one that the kernel runs on."""
+
+    def __init__(self, model: LlamaModel, *, max_batch: int, max_context: int | None = None, **options: Any) -> None:
+        properties = torch.cuda.get_device_properties(model.device)
+        if (properties.major, properties.minor) != HOPPER:
+            raise UnsupportedShape(f"the megakernel is made for Hopper GPUs, not for {properties.name}")
+        shape = ModelShape.of(model.config)
+        schedules = [Schedule.build(shape, rows, properties.multi_processor_count) for rows in KERNEL_ROWS]
+        for schedule in schedules:
+            validate(schedule)
+        super().__init__(model, max_batch=max_batch, max_context=max_context, **options)
+        if not self._fused:
+            raise UnsupportedShape("the megakernel needs Triton")
+        weights = device_model(model, self.cache, self.max_context, schedules[0])
+        self._decoders = {schedule.batch: Decoder(schedule, weights) for schedule in schedules}
+        self._no_offsets = torch.zeros(MAX_BATCH, dtype=torch.int64, device=self.device)
+        self._kernel_rows: dict[int, KernelRows] = {}
+        self._heads: dict[tuple[int, int, bool], torch.cuda.CUDAGraph] = {}
+        self._picked: dict[int, tuple[Decoder, list[int]]] = {}  # slot -> who picks its tokens, and at which rows
+
+    # -- the forward pass: the layers alone ---------------------------------------------------------------------------
+
+    def _compute_logits(self, bucket: Bucket) -> None:
+        decoder = self._decoder(bucket)
+        if decoder is None:
+            super()._compute_logits(bucket)
+        else:
+            decoder.launch(self._step(bucket, self._rows_of(0)), RUN_LAYERS)
+
+    def _decoder(self, bucket: Bucket) -> Decoder | None:
+        return None if bucket.adapted else self._decoders.get(len(bucket.rows.ids))
+
+    def _step(self, bucket: Bucket, rows: KernelRows) -> StepInput:
+        count = len(bucket.rows.ids)
+        return StepInput(
+            ids=bucket.rows.ids,
+            last_tokens=self.last_tokens,
+            lanes=bucket.rows.outputs,
+            positions=bucket.rows.positions,
+            table_of=bucket.rows.lanes,
+            tables=self.tables,
+            mask=rows.mask,
+            constrained=rows.constrained.view(torch.int8)[:count],
+            temperatures=rows.temperatures[:count],
+            seeds=rows.seeds[:count],
+            offsets=self._no_offsets[:count],
+        )
+
+    # -- the head -----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def sample(self, slot: StepSlot) -> None:
+        bucket: Bucket = slot.input
+        decoder = self._decoder(bucket)
+        self._picked.pop(slot.index, None)
+        if decoder is None or not slot.rows:
+            return super().sample(slot)
+        wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
+        if wants_logits or has_cuts(slot.sampling):
+            with torch.cuda.stream(self._compute):
+                decoder.launch(self._step(bucket, self._rows_of(slot.index)), RUN_HEAD | KEEP_LOGITS)
+                bucket.logits.copy_(decoder.logits[bucket.rows.sampled_at.long()])
+            return super().sample(slot)
+        return self._pick(slot, self._slot(slot), bucket, decoder)
+
+    def _pick(self, slot: StepSlot, device: DeviceSlot, bucket: Bucket, decoder: Decoder) -> None:
+        """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""
+        rows, at = self._rows_of(slot.index), device.staged.sampled_at
+        masked = self._fill(slot, rows, at, len(bucket.rows.ids))
+        device.mask_there.record(self._copy)
+        self._compute.wait_event(device.mask_there)
+        with torch.cuda.stream(self._compute):
+            device.sample_begin.record(self._compute)
+            self._run_head(slot.index, bucket, decoder, rows, masked)
+            device.sampled.record(self._compute)
+        device.samples = True
+        self._copy.wait_event(device.sampled)
+        with torch.cuda.stream(self._copy):
+            rows.arriving[: len(decoder.tokens)].copy_(decoder.tokens, non_blocking=True)
+            rows.arriving[-1:].copy_(decoder.error, non_blocking=True)
+        device.arrived.record(self._copy)
+        self._picked[slot.index] = decoder, at
+
+    def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> bool:
+        """Parameters and masks to the device, where the row's place is; whether any row has a mask.
+
+        A row that nobody waits for gets a mask that allows nothing, so that it costs the head nothing.
+        """
+        sampling = slot.sampling
+        held = [has_mask or planned.void for has_mask, planned in zip(slot.constrained, slot.rows, strict=False)]
+        for index, planned in enumerate(slot.rows):
+            if planned.void:
+                slot.mask_rows[index] = 0
+        octets = rows.host.numpy()
+        octets[: 8 * MAX_BATCH].view(np.int64)[at] = [int(row.uniform * SEED_RANGE) for row in sampling]
+        octets[8 * MAX_BATCH : 12 * MAX_BATCH].view(np.float32)[at] = [row.params.temperature for row in sampling]
+        constrained = octets[12 * MAX_BATCH :]
+        constrained[:] = 1
+        constrained[at] = held
+        masked = bool(constrained[:count].any())
+        with torch.cuda.stream(self._copy):
+            rows.device.copy_(rows.host, non_blocking=True)
+            if not masked:
+                return False
+            if len(at) == count:
+                rows.mask[:count].copy_(slot.mask[:count], non_blocking=True)
+                return True
+            rows.mask.zero_()
+            for index, row in enumerate(at):
+                if held[index]:
+                    rows.mask[row].copy_(slot.mask[index], non_blocking=True)
+        return True
+
+    def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, rows: KernelRows, masked: bool) -> None:
+        mode = RUN_HEAD | USE_MASK * masked
+
+        def work() -> None:
+            decoder.launch(self._step(bucket, rows), mode)
+
+        if not self._graphs:
+            return work()
+        key = slot, len(bucket.rows.ids), masked
+        if key not in self._heads:
+            self._heads[key] = self._captured(work)
+        return self._heads[key].replay()
+
+    def wait(self, slot: StepSlot, seconds: float) -> None:
+        picked = self._picked.get(slot.index)
+        if picked is None:
+            return super().wait(slot, seconds)
+        self._wait_for(slot, seconds)
+        decoder, at = picked
+        arrived = self._rows_of(slot.index).arriving
+        if arrived[-1]:
+            decoder.reset()
+            raise KernelTimeout("a program of the decode step waited too long for another one")
+        count = len(at)
+        slot.tokens[:count] = arrived[at]
+        for index, token in enumerate(slot.tokens[:count].tolist()):
+            slot.status[index] = OK if token >= 0 else _why_none(slot, index)
+        return None
+
+    # -- buffers ------------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, slot: int) -> KernelRows:
+        made = self._kernel_rows.get(slot)
+        if made is None:
+            host = torch.zeros(MAX_BATCH * ROW_OCTETS, dtype=torch.uint8, pin_memory=True)
+            device = torch.zeros(MAX_BATCH * ROW_OCTETS, dtype=torch.uint8, device=self.device)
+            made = self._kernel_rows[slot] = KernelRows(
+                host=host,
+                device=device,
+                seeds=device[: 8 * MAX_BATCH].view(torch.int64),
+                temperatures=device[8 * MAX_BATCH : 12 * MAX_BATCH].view(torch.float32),
+                constrained=device[12 * MAX_BATCH :],
+                mask=torch.zeros(MAX_BATCH, -(-self.vocab_size // 32), dtype=torch.int32, device=self.device),
+                arriving=torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True),
+            )
+            torch.cuda.synchronize(self.device)
+        return made
+
+
+def _why_none(slot: StepSlot, index: int) -> int:
+    """The kernel found no token: either the mask allows none, or what it allows is not finite."""
+    nothing = slot.constrained[index] and not slot.mask_rows[index].any()
+    return NOTHING_ALLOWED if nothing else NOT_FINITE
