@@ -6,10 +6,9 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from structgen.kernels.device.grid_sync import arrive, wait
-from triton.experimental.gluon.language.nvidia.hopper import tma
 
 
 @triton.jit
