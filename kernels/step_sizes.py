@@ -11,7 +11,6 @@ from structgen.kernels.schedule import Schedule
 
 WARPS = 4  # of the consumers: one warpgroup
 SHARED_MEMORY = 227 * 1024  # bytes a block may have on Hopper
-RESERVED = 6 * 1024  # for mbarriers and the compiler's own scratch
 
 
 def padded(count: int) -> int:
@@ -124,11 +123,16 @@ class StepSizes:
         return self.schedule.slot_blocks * BLOCK * BLOCK * 2
 
     @property
+    def _scratch_bytes(self) -> int:
+        """For mbarriers, and for the compiler, whose largest exchange between threads is put_merged's."""
+        return 512 + max(self.output_blocks * self.schedule.batch_slots * 128, 512)
+
+    @property
     def slots(self) -> int:
         """Slots of the ring: what is left of shared memory."""
         activations = self.activation_blocks * self.columns * BLOCK * 2
         activations += 2 * self.head_tile * 2 * (self.schedule.shape.head_dim + 64)
-        return (SHARED_MEMORY - RESERVED - activations) // self.slot_bytes
+        return (SHARED_MEMORY - self._scratch_bytes - activations) // self.slot_bytes
 
     @property
     def flight(self) -> int:

@@ -7,7 +7,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from structgen.kernels.device.grid_sync import fresh_zero
-from structgen.kernels.device.products import activations_ready, column_sums, put_activations, put_columns, put_rows
+from structgen.kernels.device.products import (
+    activations_ready,
+    column_sums,
+    high_and_low,
+    put_columns,
+    put_halves,
+    put_rows,
+)
 
 LOG2E = gl.constexpr(1.4426950408889634)
 EMPTY = gl.constexpr(-1.0e30)
@@ -32,7 +39,7 @@ def input_factor(source, cfg: gl.constexpr):
 
 @gluon.jit
 def append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg: gl.constexpr):
-    """Keys and values of all rows, rounded to bfloat16, to their places in the cache."""
+    """Keys and values of all rows, whoever computes them, rounded to bfloat16, to their places in the cache."""
     z = fresh_zero()
     B: gl.constexpr = cfg.batch
     D: gl.constexpr = cfg.schedule.shape.head_dim
@@ -113,13 +120,13 @@ def put_tile(keys, values, tiles, buffer, cfg: gl.constexpr):
 @gluon.jit
 def attend(
     qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
-    tiles, queries, weights, own_place, writes, cfg: gl.constexpr,
+    tiles, queries, weights, own_place, alone, writes, cfg: gl.constexpr,
 ):  # fmt: skip
     """One share of one row. -> maximum [heads], sum [heads] and unnormalised output [head_dim, heads].
 
-    The first tiles are in shared memory already, and the one after them in keys, values. With a batch of one they may
-    have been read before the row's own key and value were known: the share that has the row's position starts with
-    these instead, and the program that `writes` puts them in the cache. Scores are [64 tokens, heads], a product of
+    The first tiles are in shared memory already, and the one after them in keys, values. If the row is `alone` in its
+    sequence they may have been read before its own key and value were known: the share that has its position starts
+    with these instead, and if it `writes` puts them in the cache. Otherwise the cache has them already. Scores are [64 tokens, heads], a product of
     the keys and the queries; like activations, queries and weights stand in two columns each.
     """
     z = fresh_zero()
@@ -142,18 +149,17 @@ def attend(
     out = gl.full((D, HEADS), 0.0, gl.float32, LO)
     token = (gl.arange(0, 64, layout=gl.SliceLayout(1, LS)) + z)[:, None]
     until = gl.minimum(end * 16, position + 1)
-    if cfg.batch == 1:
+    if alone & (begin * 16 <= position) & (position < end * 16):
         od = gl.arange(0, D, layout=gl.SliceLayout(1, LO)) + z
         own_key = (rotated(source + G * D, cos, sin, position, d, d < D, D) * factor).to(gl.bfloat16)
         own_value = (gl.load(source + (G + 1) * D + od, cache_modifier=".cg") * factor).to(gl.bfloat16)
         gl.store(own_place + d, own_key, mask=(d < D) & writes)
         gl.store(own_place + KV * D + od, own_value, mask=(od < D) & writes)
-        if (begin * 16 <= position) & (position < end * 16):
-            score = gl.sum(query * own_key.to(gl.float32), 1)
-            top = gl.convert_layout(score, gl.SliceLayout(0, LS))
-            total = gl.where(token == 0, 1.0, total)
-            out += own_value.to(gl.float32)[:, None]
-            until = position
+        score = gl.sum(query * own_key.to(gl.float32), 1)
+        top = gl.convert_layout(score, gl.SliceLayout(0, LS))
+        total = gl.where(token == 0, 1.0, total)
+        out += own_value.to(gl.float32)[:, None]
+        until = position
     count = (until - begin * 16 + 63) // 64
     ids = tile_ids(table, TILES + 1, begin, end, cfg)
     for tile in range(count):
@@ -205,7 +211,7 @@ def store_partial(partial, partial_max, partial_sum, best, sums, out, group, row
 def attend_parts(
     qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
     table, group, member, row, part, position, begin, end, keys, values, tiles, queries, weights,
-    own_place, cfg: gl.constexpr,
+    own_place, alone, cfg: gl.constexpr,
 ):  # fmt: skip
     """All (row, part) items of one member of a group; the first one's first tiles have been loaded."""
     ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
@@ -214,7 +220,7 @@ def attend_parts(
     if member < ITEMS:
         best, sums, out = attend(
             qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
-            tiles, queries, weights, own_place, member == 0, cfg,
+            tiles, queries, weights, own_place, alone, True, cfg,
         )  # fmt: skip
         store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
     if ITEMS > M:
@@ -230,7 +236,7 @@ def attend_parts(
             keys, values = load_tile(cache, tile_ids(other_table, cfg.tiles, first, last, cfg), group, cfg)
             best, sums, out = attend(
                 qkv, cache, other_table, cos, sin, group, other, at, first, last, keys, values,
-                tiles, queries, weights, own_place, False, cfg,
+                tiles, queries, weights, own_place, False, False, cfg,
             )  # fmt: skip
             store_partial(partial, partial_max, partial_sum, best, sums, out, group, other, other_part, cfg)
 
@@ -242,10 +248,13 @@ def put_heads(sums, out, place, cfg: gl.constexpr):
     L: gl.constexpr = cfg.activation_layout
     inverse = gl.convert_layout(1.0 / sums, gl.SliceLayout(0, out.type.layout))
     x = gl.reshape(gl.permute(out * inverse[None, :], (1, 0)), (BLOCKS, 64))
-    x = gl.convert_layout(x, gl.SliceLayout(1, L))[:, None, :]
+    high, low = high_and_low(x)
     row = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :][:, :, None]
+    none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, L)
+    high = gl.where(row < 1, gl.convert_layout(high, gl.SliceLayout(1, L))[:, None, :], none)
+    low = gl.where(row < 1, gl.convert_layout(low, gl.SliceLayout(1, L))[:, None, :], none)
     gl.thread_barrier()
-    put_activations(gl.where(row < 1, x, 0.0), place)
+    put_halves(high, low, place)
 
 
 @gluon.jit
@@ -286,9 +295,10 @@ def put_merged(partial, partial_max, partial_sum, place, group, k_begin, k_end, 
         mixed = gl.sum(value * weight[:, :, :, None], 0)
         inverse = gl.where(sums > 0, 1.0 / sums, 0.0)
         inverse = gl.convert_layout(inverse, gl.SliceLayout(2, L3))
-        x = gl.convert_layout(mixed * inverse[:, :, None], L3)
-        x = gl.convert_layout(gl.permute(x, (1, 0, 2)), cfg.activation_layout)
-        x = x + gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.float32, cfg.activation_layout)
-        rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout))) + z
-        x = gl.where((rows < B)[None, :][:, :, None], x, 0.0)
-        put_activations(x, place.index(stage))
+        high, low = high_and_low(gl.permute(mixed * inverse[:, :, None], (1, 0, 2)))
+        rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout)))
+        real = (rows < B)[None, :][:, :, None]
+        none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, cfg.activation_layout)
+        high = gl.where(real, gl.convert_layout(high, cfg.activation_layout), none)
+        low = gl.where(real, gl.convert_layout(low, cfg.activation_layout), none)
+        put_halves(high, low, place.index(stage))

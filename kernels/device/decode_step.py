@@ -170,6 +170,13 @@ def consumer(
         first_ids = tile_ids(row_table, 0, page_begin, page_end, cfg)
         more_ids = tile_ids(row_table, 1, page_begin, page_end, cfg)
         last_ids = tile_ids(row_table, TILES, page_begin, page_end, cfg)
+        long = page_end - page_begin > 4 * TILES
+        alone = 1
+        if B > 1:
+            other = gl.arange(0, cfg.batch_padded, layout=cfg.clear_layout)
+            tables_of_all = gl.load(table_of + other, mask=other < B, other=-1).to(gl.int32)
+            same = (tables_of_all == gl.load(table_of + row).to(gl.int32)).to(gl.int32)
+            alone = ((gl.sum(same, 0) == 1) & (P * B <= M)).to(gl.int32)
         own_page = gl.load(row_table + position // 16).to(gl.int64)
         own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
         for layer in range(layers):
@@ -190,10 +197,6 @@ def consumer(
                                 cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
             activations_ready()
             mark(trace, pid, layer, layers, 2, cfg)
-            if B == 1:
-                keys, values = load_tile(cache, first_ids, group, cfg)
-                if TILES > 1:
-                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
             if qkv_row_begin == 0:
                 sums = gl.sum(gl.sum(squares, 2), 0)
                 batch = gl.arange(0, BT, layout=sums.type.layout)
@@ -205,29 +208,20 @@ def consumer(
             mark(trace, pid, layer, layers, 3, cfg)
             arrive(own)
             # Attention
-            if B == 1:
-                put_tile(keys, values, tiles, 0, cfg)
-                if TILES > 1:
-                    put_tile(more_keys, more_values, tiles, 1, cfg)
-                keys, values = load_tile(cache, last_ids, group, cfg)
+            keys, values = put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
             if B > 1:
-                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
-                gl.thread_barrier()
-                keys, values = load_tile(cache, first_ids, group, cfg)
-                if TILES > 1:
-                    more_keys, more_values = load_tile(cache, more_ids, group, cfg)
-                put_tile(keys, values, tiles, 0, cfg)
-                if TILES > 1:
-                    put_tile(more_keys, more_values, tiles, 1, cfg)
-                keys, values = load_tile(cache, last_ids, group, cfg)
+                if alone == 0:
+                    append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
+                    gl.thread_barrier()
+                    keys, values = put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg)
             mark(trace, pid, layer, layers, 5, cfg)
             if cfg.whole_heads:
                 if short:
                     best, sums, out = attend(
                         qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
-                        tiles, queries, weights, own_place, member == 0, cfg,
+                        tiles, queries, weights, own_place, True, member == 0, cfg,
                     )  # fmt: skip
                     arrive_relaxed(own)
                     mark(trace, pid, layer, layers, 6, cfg)
@@ -236,7 +230,7 @@ def consumer(
                     attend_parts(
                         qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
                         row_table, group, member, row, part, position, page_begin, page_end, keys, values,
-                        tiles, queries, weights, own_place, cfg,
+                        tiles, queries, weights, own_place, alone != 0, cfg,
                     )  # fmt: skip
                     mark(trace, pid, layer, layers, 6, cfg)
                     arrive(own)
@@ -247,7 +241,7 @@ def consumer(
                 attend_parts(
                     qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
                     row_table, group, member, row, part, position, page_begin, page_end, keys, values,
-                        tiles, queries, weights, own_place, cfg,
+                        tiles, queries, weights, own_place, alone != 0, cfg,
                 )  # fmt: skip
                 mark(trace, pid, layer, layers, 6, cfg)
                 arrive(own)
@@ -354,6 +348,19 @@ def consumer(
         gl.store(state, passes)
         gl.store(state + 1, launches + 1)
     mark(trace, pid, layers, layers, 2, cfg)
+
+
+@gluon.jit
+def put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg: gl.constexpr):
+    """The first tiles of the context to shared memory. -> the one after them, if the context is `long`."""
+    keys, values = load_tile(cache, first_ids, group, cfg)
+    if cfg.tiles > 1:
+        more_keys, more_values = load_tile(cache, more_ids, group, cfg)
+        put_tile(more_keys, more_values, tiles, 1, cfg)
+    put_tile(keys, values, tiles, 0, cfg)
+    if long:
+        keys, values = load_tile(cache, last_ids, group, cfg)
+    return keys, values
 
 
 @gluon.jit

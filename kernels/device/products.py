@@ -53,9 +53,15 @@ def high_and_low(x):
 @gluon.jit
 def put_activations(x, place):
     """x [blocks, batch, 64] float32 -> place [blocks * 2 * batch, 64] bfloat16. Call `activations_ready` afterwards."""
-    blocks: gl.constexpr = x.shape[0]
-    batch: gl.constexpr = x.shape[1]
     high, low = high_and_low(x)
+    put_halves(high, low, place)
+
+
+@gluon.jit
+def put_halves(high, low, place):
+    """As put_activations, of values that have been taken apart."""
+    blocks: gl.constexpr = high.shape[0]
+    batch: gl.constexpr = high.shape[1]
     both = gl.permute(gl.join(high, low), (0, 1, 3, 2))
     place.store(gl.reshape(both, (blocks * 2 * batch, 64)))
 
