@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class Decoder:
         self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if own.trace else 1, torch.int64)
         base = model.cache[0].data_ptr()
         offsets = [(layer.data_ptr() - base) // 2 for layer in model.cache]
-        steps = {later - earlier for earlier, later in zip(offsets, offsets[1:], strict=False)}
+        steps = {later - earlier for earlier, later in pairwise(offsets)}
         self._cache_stride = steps.pop() if len(steps) == 1 else 0
         self._cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
         self._descriptor = self._weight_descriptor()

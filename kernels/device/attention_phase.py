@@ -95,7 +95,7 @@ def tile_ids(table, tile, begin, end, cfg: gl.constexpr):
 def load_tile(cache, ids, group, cfg: gl.constexpr):
     """Keys and values of one head, as pairs in int32: [64, head_dim / 2] each.
 
-    As integers they stay untouched until they are stored; as bfloat16 they would be taken apart, and waited for, at once.
+    As integers they stay untouched until they are stored; as bfloat16 they would be taken apart, and waited for, first.
     """
     z = fresh_zero()
     PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
@@ -126,8 +126,9 @@ def attend(
 
     The first tiles are in shared memory already, and the one after them in keys, values. If the row is `alone` in its
     sequence they may have been read before its own key and value were known: the share that has its position starts
-    with these instead, and if it `writes` puts them in the cache. Otherwise the cache has them already. Scores are [64 tokens, heads], a product of
-    the keys and the queries; like activations, queries and weights stand in two columns each.
+    with these instead, and if it `writes` puts them in the cache. Otherwise the cache has them already. Scores are
+    [64 tokens, heads], a product of the keys and the queries; like activations, queries and weights stand in two
+    columns each.
     """
     z = fresh_zero()
     D: gl.constexpr = cfg.schedule.shape.head_dim

@@ -99,7 +99,8 @@ def producer(
 
 @gluon.jit
 def consumer(
-    ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
+    ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid,
+    layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -211,7 +212,7 @@ def consumer(
             keys, values = put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
-            if B > 1:
+            if B > 1:  # noqa: SIM102 (one is known at compile time, the other is not)
                 if alone == 0:
                     append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
                     gl.thread_barrier()
@@ -387,7 +388,7 @@ def decode_step(
     best_scores, best_tokens, tokens, lanes, decisions,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """One step of `batch` rows. `state` holds the layer passes and the launches done; see decoder.py for the buffers."""
+    """One step of `batch` rows. `state` counts layer passes and launches; see decoder.py for the buffers."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
     pid = gl.program_id(0)
@@ -410,13 +411,15 @@ def decode_step(
     mbarrier.init(decided, count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid, layers, mode, epoch, launches,
+        (consumer, (ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid,
+                    layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
                     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
         (producer, (desc, ring, full, free, decided, decision, table, layers, mode,
-                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
+                    positions, table_of, tables, max_pages,
                     cfg)),
     ], [1], [40])  # fmt: skip
