@@ -77,14 +77,14 @@ class TorchRunner(HostRunner):
 
     @torch.inference_mode()
     def forward(self, slot: StepSlot) -> None:
-        if torch.get_num_threads() != self._governor.threads:
-            torch.set_num_threads(self._governor.threads)
-        started = time.perf_counter()
         laid_out: HostInput = slot.input
+        started = time.perf_counter()
         laid_out.look_up(self.last_tokens)
         if self._fused is not None and self._fused.takes(laid_out.forward):
+            _use_threads(1)  # or PyTorch's second one would spin on a core that the fused step's wants
             self._fused.logits(laid_out.forward, laid_out.sampled_at, slot.logits, self._governor.threads)
         else:
+            _use_threads(self._governor.threads)
             self._forward_plainly(slot, laid_out)
         if not slot.plan.chunks:
             self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
@@ -108,3 +108,9 @@ class TorchRunner(HostRunner):
                 self.model.config, slots=self.max_adapters, max_rank=self.max_lora_rank, dtype=self.model.dtype
             )
         self._adapters.load(slot, weights)
+
+
+def _use_threads(count: int) -> None:
+    """PyTorch's, for what this thread calls."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
