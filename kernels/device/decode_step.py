@@ -267,19 +267,20 @@ def consumer(
             squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
                       cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
             activations_ready()
-            factor = inverse_rms_of(squares, LS, cfg)
-            clear(qkv, pid, B * KV * QS, NP, cfg)
-            clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
-            clear(before, pid, B * H, NP, cfg)
             mark(trace, pid, layer, layers, 11, cfg)
             for neuron in range(neuron_begin, neuron_end):
                 index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
                 index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                factor = inverse_rms_of(squares, LS, cfg)
                 g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
                 place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
                 gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
             mark(trace, pid, layer, layers, 12, cfg)
             arrive(own)
+            # Nobody reads these any more, and they are added to after the next FULL barrier.
+            clear(qkv, pid, B * KV * QS, NP, cfg)
+            clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
+            clear(before, pid, B * H, NP, cfg)
             # Down
             wait(own, own_base + layer * (3 * M) + 3 * M, error)
             put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, cfg)
