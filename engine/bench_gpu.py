@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structgen.engine.bench_peer import TransformersPeer
 from structgen.engine.bench_replay import Recording, Replay
 from structgen.engine.bench_schemas import EXTRACTIONS
 from structgen.engine.bench_structured import MAX_TOKENS, Contest, Group, Task, Writer
@@ -81,8 +82,9 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
     vocabulary = read_vocabulary(options.tokenizer)
     tasks = list(_tasks(vocabulary))
     model = LlamaModel(LLAMA_1B, RandomWeights(LLAMA_1B, options.device), "bfloat16", options.device)
+    runner = _runner(model, options.runner)
     deep, serial, jumping = (
-        Engine(_runner(model, options.runner), max_batch=max(BATCHES), depth=depth, jump_forward=jump)
+        Engine(runner, max_batch=max(BATCHES), depth=depth, jump_forward=jump, share_prefixes=False)
         for depth, jump in ((2, False), (1, False), (2, True))
     )
     writers = {"constrained": Writer(deep), "jump-forward": Writer(jumping), "depth 1": Writer(serial)}
@@ -94,8 +96,21 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
         figures |= _at_batch(batch, writers, groups, rounds=3 if options.quick else 9)
     figures |= {name: figures[f"{name}_1"] for name in HEADLINES}
     figures["ms_per_token"] = round(figures["us_per_step_1"] / 1000, 4)
+    figures["transformers_ms_per_token"] = _transformers_ms(options.device)
     figures["throughput_8"] = round(8e6 / figures["us_per_step_8"], 1)
+    for engine in (deep, serial, jumping):
+        engine.close()
     return figures
+
+
+def _transformers_ms(device: str) -> float | None:
+    """A token of greedy `generate` at batch 1, the best of three; None where transformers is not installed."""
+    try:
+        peer, tokens = TransformersPeer.random(LLAMA_1B, device), 32
+    except EngineError as problem:
+        print(problem)
+        return None
+    return round(min(peer.decode([1] * PROMPT_TOKENS, tokens) for _ in range(3)) / tokens * 1000, 3)
 
 
 def _at_batch(batch: int, writers: dict[str, Writer], groups: list[Group], rounds: int) -> dict[str, Any]:
@@ -122,13 +137,15 @@ def _at_batch(batch: int, writers: dict[str, Writer], groups: list[Group], round
 
 
 def _runner(model: LlamaModel, kind: str) -> ModelRunner:
-    """A runner with a KV cache of its own, so that engines do not share pages."""
+    """One for all engines: they take turns, and none finds a prefix that another has overwritten."""
     from structgen.engine.cuda_runner import CudaRunner
     from structgen.engine.megakernel_runner import MegakernelRunner
 
+    made = MegakernelRunner if kind == "megakernel" else CudaRunner
     pages = 2 * max(BATCHES) * (PROMPT_TOKENS + MAX_TOKENS) // PAGE_SIZE
-    make = MegakernelRunner if kind == "megakernel" else CudaRunner
-    return make(model, max_batch=max(BATCHES), max_context=CONTEXT, pages=pages)
+    runner = made(model, max_batch=max(BATCHES), max_context=CONTEXT, pages=pages)
+    runner.warm_up()
+    return runner
 
 
 def _tasks(vocabulary: Vocabulary) -> Iterator[Task]:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from structgen.engine.errors import EngineError
-from structgen.engine.gguf_weights import GGUFWeights
 from structgen.engine.llama import LlamaModel
+from structgen.engine.model_config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +38,22 @@ class TransformersPeer:
     """
 
     def __init__(self, path: Path, *, quick: bool = False) -> None:
-        try:
-            import transformers
-        except ImportError:
-            raise EngineError(
-                "the benchmark compares with transformers, which is not installed",
-                hint="pip install 'structgen[bench]'",
-            ) from None
+        transformers = _transformers()
         if quick and path.is_file():
-            self._model: Any = _from_our_tensors(transformers, GGUFWeights(path))
+            self._model: Any = _from_our_tensors(path)
             return
         place = {"gguf_file": path.name} if path.is_file() else {}
         folder = path.parent if path.is_file() else path
         with redirect_stderr(StringIO()):  # its progress bars
             self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
+
+    @classmethod
+    def random(cls, config: ModelConfig, device: str) -> TransformersPeer:
+        """The shapes of a model with weights of transformers' own making, in bfloat16: for time, not for comparison."""
+        peer = cls.__new__(cls)
+        with torch.device(device):
+            peer._model = _transformers().LlamaForCausalLM(_their_config(config)).to(torch.bfloat16).eval()
+        return peer
 
     @torch.inference_mode()
     def logits(self, ids: list[int]) -> Tensor:
@@ -77,7 +79,7 @@ class TransformersPeer:
     @torch.inference_mode()
     def decode(self, prompt: list[int], tokens: int) -> float:
         """Seconds of one greedy `generate` call that makes exactly `tokens` tokens."""
-        ids = torch.tensor([prompt])
+        ids = torch.tensor([prompt], device=self._model.device)
         started = time.perf_counter()
         self._model.generate(
             ids,
@@ -90,11 +92,19 @@ class TransformersPeer:
         return time.perf_counter() - started
 
 
-def _from_our_tensors(transformers: Any, weights: GGUFWeights) -> Any:
-    config = weights.config
-    if config.rope_scaling is not None:
-        raise EngineError("the quick benchmark takes no scaled rotary embedding", hint="leave out --quick")
-    theirs = transformers.LlamaConfig(
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise EngineError(
+            "the benchmark compares with transformers, which is not installed", hint="pip install 'structgen[bench]'"
+        ) from None
+    return transformers
+
+
+def _their_config(config: ModelConfig) -> Any:
+    """Without the scaling of the rotary embedding."""
+    return _transformers().LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden,
         intermediate_size=config.intermediate,
@@ -107,8 +117,18 @@ def _from_our_tensors(transformers: Any, weights: GGUFWeights) -> Any:
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         tie_word_embeddings=config.tied_head,
     )
+
+
+def _from_our_tensors(file: Path) -> Any:
+    from structgen.engine.gguf_weights import GGUFWeights
+
+    weights = GGUFWeights(file)
+    config = weights.config
+    if config.rope_scaling is not None:
+        raise EngineError("the quick benchmark takes no scaled rotary embedding", hint="leave out --quick")
+    theirs = _their_config(config)
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(theirs)
+        model = _transformers().LlamaForCausalLM(theirs)
     names = [name.removeprefix("model.") for name in model.state_dict()]
     tensors = {name: weights.get(name) for name in names if not (config.tied_head and name == "lm_head.weight")}
     outer = {name if name == "lm_head.weight" else f"model.{name}": tensor for name, tensor in tensors.items()}

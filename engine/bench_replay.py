@@ -1,14 +1,15 @@
-"""Replay: a matcher that lets a model say one recorded value only, so that random weights write real records."""
+"""Replay: a matcher that follows a recorded value whatever is sampled, so that random weights write real records.
+
+Masks are the grammar's own and reach the device whole: a token is sampled under them as ever, with all the work that
+takes, and only then does the grammar take the recorded token instead of it.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import numpy as np
-
 from structgen.grammar import CompiledGrammar, Matcher
-from structgen.grammar.tables import Array
 
 
 class Recording:
@@ -28,40 +29,26 @@ class Recording:
 
 
 class Replay(Matcher):
-    """Fills the grammar's own mask, with all the work that takes, and then leaves one token of it: the recorded one."""
+    """Takes forced tokens as they are, and for any other the one that was recorded; AssertionError where it cannot."""
 
-    __slots__ = ("_position", "_recording", "strayed")
+    __slots__ = ("_positions", "_recording")
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording.compiled)
         self._recording = recording
-        self._position = 0
-        self.strayed = False  # the grammar refused what was recorded: from there on the mask is the grammar's
-
-    def fill_mask(self, row: Array, budget: int | None = None) -> None:
-        super().fill_mask(row, budget)
-        self._keep_recorded(row)
-
-    def fill_known_mask(self, row: Array, budget: int | None = None) -> bool:
-        if not super().fill_known_mask(row, budget):
-            return False
-        self._keep_recorded(row)
-        return True
+        self._positions = [0]  # bytes of the recorded text behind us, after each token
 
     def accept(self, token_id: int) -> bool:
-        taken = super().accept(token_id)
-        if taken:
-            self._position += len(self._spelled(token_id))
-        return taken
+        recorded = self._recording.token_at(self._positions[-1])
+        if recorded is not None and self.forced_tokens()[:1] != [token_id]:
+            token_id = recorded
+        if not super().accept(token_id):
+            assert recorded is None, "the grammar refuses what was recorded"
+            return False
+        self._positions.append(self._positions[-1] + len(self._spelled(token_id)))
+        return True
 
-    def _keep_recorded(self, row: Array) -> None:
-        token = None if self.strayed else self._recording.token_at(self._position)
-        if token is None:
-            return
-        word, bit = divmod(token, 32)
-        words = row.view(np.uint32)
-        if not words[word] >> bit & 1:
-            self.strayed = True
-            return
-        words[:] = 0
-        words[word] = 1 << bit
+    def rollback(self, count: int) -> None:
+        super().rollback(count)
+        if count:
+            del self._positions[-count:]

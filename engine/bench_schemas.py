@@ -74,7 +74,7 @@ EXTRACTIONS = (
             title=text(60),
             severity={"enum": ["low", "medium", "high", "critical"]},
             component={"enum": ["parser", "network", "storage", "interface", "documentation"]},
-            version={"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+$"},
+            version={"type": "string", "pattern": "^[0-9]+[.][0-9]+[.][0-9]+$"},
             reproducible={"type": "boolean"},
         ),
         "Since 2.4.1 the program always crashes when an empty file is opened; the parser reads before its start.",

@@ -45,7 +45,8 @@ class DeviceSlot:
     def __init__(self, staged: DeviceInput, sampling: CudaSampling) -> None:
         self.staged, self.sampling = staged, sampling
         self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (_event(timed=True) for _ in range(4))
-        self.mask_there, self.arrived = _event(), _event()
+        self.mask_there, self.copied = _event(), _event()
+        self.arrived = self.copied  # what says that the tokens are on the host
         self.samples = False
 
 
@@ -133,6 +134,7 @@ class CudaRunner:
     def sample(self, slot: StepSlot) -> None:
         device, bucket, count = self._slot(slot), slot.input, len(slot.rows)
         if not count:
+            device.arrived = device.copied
             device.arrived.record(self._compute)
             return
         sampling = device.sampling
@@ -150,6 +152,7 @@ class CudaRunner:
         with torch.cuda.stream(self._copy):
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
+        device.arrived = device.copied
         device.arrived.record(self._copy)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:

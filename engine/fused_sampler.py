@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structgen.engine.drawing import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from structgen.engine.penalties import apply_edits, gather_edits
 from structgen.engine.sampled import Sampled
 from structgen.engine.sampler import RowSampling, Sampler
@@ -22,6 +23,7 @@ from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
 
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
+LEAST_SHARE = 1e-30  # a top_p that keeps the most likely token alone
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
 ROW_OCTETS = 25  # of a row's parameters
 
@@ -104,8 +106,8 @@ class FusedSampler(Sampler):
         octets = staged.host.numpy()
         octets[: 8 * most].view(np.int64)[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
         numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
-        numbers[:, :count] = np.array([(row.params.temperature, row.params.top_p, row.params.min_p) for row in rows]).T
-        octets[20 * most : 24 * most].view(np.int32)[:count] = [row.params.top_k for row in rows]
+        numbers[:, :count] = np.array([_in_float32(row.params) for row in rows]).T
+        octets[20 * most : 24 * most].view(np.int32)[:count] = [min(row.params.top_k, self._vocab_size) for row in rows]
         octets[24 * most :][:count] = constrained
         octets[24 * most :][count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)
@@ -113,3 +115,9 @@ class FusedSampler(Sampler):
 
 def has_cuts(rows: Items[RowSampling]) -> bool:
     return any(row.params.top_k or row.params.top_p < 1 or row.params.min_p for row in rows)
+
+
+def _in_float32(params: SamplingParams) -> tuple[float, float, float]:
+    """temperature, top_p and min_p: extreme values stay numbers, and mean the same, when they are rounded."""
+    temperature = params.temperature and min(max(params.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE)
+    return temperature, max(params.top_p, LEAST_SHARE), params.min_p

@@ -26,11 +26,14 @@ from structgen.kernels.validator import validate
 
 HOPPER = (9, 0)
 KERNEL_ROWS = (1, 2, 4, 8)  # a step is padded to the next of these
-ROW_OCTETS = 8 + 4 + 1  # seed, temperature, constrained
+PARAMETERS = 16 * MAX_BATCH  # octets in front of the masks: seeds, temperatures, constrained, and padding
 
 
 class KernelRows(NamedTuple):
-    """One slot's row parameters and masks for the kernel; `host` and `arriving` are pinned."""
+    """One slot's row parameters and masks for the kernel, as views of one pinned buffer and of its twin on the device.
+
+    `arrived` int64 [MAX_BATCH + 1] is pinned: the tokens of the step's rows, then the kernel's error.
+    """
 
     host: Tensor
     device: Tensor
@@ -38,7 +41,8 @@ class KernelRows(NamedTuple):
     temperatures: Tensor
     constrained: Tensor
     mask: Tensor
-    arriving: Tensor  # int64 [MAX_BATCH + 1]: the tokens of all rows, and the kernel's error
+    host_mask: Tensor
+    arrived: Tensor
 
 
 class MegakernelRunner(CudaRunner):
@@ -84,7 +88,7 @@ class MegakernelRunner(CudaRunner):
             table_of=bucket.rows.lanes,
             tables=self.tables,
             mask=rows.mask,
-            constrained=rows.constrained.view(torch.int8)[:count],
+            constrained=rows.constrained[:count],
             temperatures=rows.temperatures[:count],
             seeds=rows.seeds[:count],
             offsets=self._no_offsets[:count],
@@ -110,56 +114,47 @@ class MegakernelRunner(CudaRunner):
     def _pick(self, slot: StepSlot, device: DeviceSlot, bucket: Bucket, decoder: Decoder) -> None:
         """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""
         rows, at = self._rows_of(slot.index), device.staged.sampled_at
-        masked = self._fill(slot, rows, at, len(bucket.rows.ids))
+        used = self._fill(slot, rows, at, len(bucket.rows.ids))
+        with torch.cuda.stream(self._copy):
+            rows.device[:used].copy_(rows.host[:used], non_blocking=True)
         device.mask_there.record(self._copy)
         self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
             device.sample_begin.record(self._compute)
-            self._run_head(slot.index, bucket, decoder, rows, masked)
+            self._run_head(slot.index, bucket, decoder, rows, masked=used > PARAMETERS)
             device.sampled.record(self._compute)
+        device.arrived = device.sampled  # the head's graph ends with the copy to the host
         device.samples = True
-        self._copy.wait_event(device.sampled)
-        with torch.cuda.stream(self._copy):
-            rows.arriving[: len(decoder.tokens)].copy_(decoder.tokens, non_blocking=True)
-            rows.arriving[-1:].copy_(decoder.error, non_blocking=True)
-        device.arrived.record(self._copy)
         self._picked[slot.index] = decoder, at
 
-    def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> bool:
-        """Parameters and masks to the device, where the row's place is; whether any row has a mask.
+    def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> int:
+        """Write parameters and masks where the rows are; how many octets of the buffer the step uses.
 
         A row that nobody waits for gets a mask that allows nothing, so that it costs the head nothing.
         """
         sampling = slot.sampling
-        held = [has_mask or planned.void for has_mask, planned in zip(slot.constrained, slot.rows, strict=False)]
-        for index, planned in enumerate(slot.rows):
-            if planned.void:
-                slot.mask_rows[index] = 0
         octets = rows.host.numpy()
         octets[: 8 * MAX_BATCH].view(np.int64)[at] = [int(row.uniform * SEED_RANGE) for row in sampling]
         octets[8 * MAX_BATCH : 12 * MAX_BATCH].view(np.float32)[at] = [row.params.temperature for row in sampling]
-        constrained = octets[12 * MAX_BATCH :]
+        constrained, masks = octets[12 * MAX_BATCH : 13 * MAX_BATCH], rows.host_mask.numpy()
         constrained[:] = 1
-        constrained[at] = held
-        masked = bool(constrained[:count].any())
-        with torch.cuda.stream(self._copy):
-            rows.device.copy_(rows.host, non_blocking=True)
-            if not masked:
-                return False
-            if len(at) == count:
-                rows.mask[:count].copy_(slot.mask[:count], non_blocking=True)
-                return True
-            rows.mask.zero_()
-            for index, row in enumerate(at):
-                if held[index]:
-                    rows.mask[row].copy_(slot.mask[index], non_blocking=True)
-        return True
+        if len(at) < count:
+            masks[:count] = 0
+        for index, (row, planned) in enumerate(zip(at, slot.rows, strict=True)):
+            if planned.void:
+                masks[row] = 0
+            elif slot.constrained[index]:
+                masks[row] = slot.mask_rows[index]
+            else:
+                constrained[row] = 0
+        return PARAMETERS + (count * masks.shape[1] * 4 if constrained[:count].any() else 0)
 
-    def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, rows: KernelRows, masked: bool) -> None:
+    def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, rows: KernelRows, *, masked: bool) -> None:
         mode = RUN_HEAD | USE_MASK * masked
 
         def work() -> None:
             decoder.launch(self._step(bucket, rows), mode)
+            rows.arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
 
         if not self._graphs:
             return work()
@@ -174,8 +169,8 @@ class MegakernelRunner(CudaRunner):
             return super().wait(slot, seconds)
         self._wait_for(slot, seconds)
         decoder, at = picked
-        arrived = self._rows_of(slot.index).arriving
-        if arrived[-1]:
+        arrived = self._rows_of(slot.index).arrived
+        if arrived[len(decoder.tokens)]:
             decoder.reset()
             raise KernelTimeout("a program of the decode step waited too long for another one")
         count = len(at)
@@ -189,16 +184,18 @@ class MegakernelRunner(CudaRunner):
     def _rows_of(self, slot: int) -> KernelRows:
         made = self._kernel_rows.get(slot)
         if made is None:
-            host = torch.zeros(MAX_BATCH * ROW_OCTETS, dtype=torch.uint8, pin_memory=True)
-            device = torch.zeros(MAX_BATCH * ROW_OCTETS, dtype=torch.uint8, device=self.device)
+            words = -(-self.vocab_size // 32)
+            host = torch.zeros(PARAMETERS + MAX_BATCH * words * 4, dtype=torch.uint8, pin_memory=True)
+            device = torch.zeros_like(host, device=self.device)
             made = self._kernel_rows[slot] = KernelRows(
                 host=host,
                 device=device,
                 seeds=device[: 8 * MAX_BATCH].view(torch.int64),
                 temperatures=device[8 * MAX_BATCH : 12 * MAX_BATCH].view(torch.float32),
-                constrained=device[12 * MAX_BATCH :],
-                mask=torch.zeros(MAX_BATCH, -(-self.vocab_size // 32), dtype=torch.int32, device=self.device),
-                arriving=torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True),
+                constrained=device[12 * MAX_BATCH : 13 * MAX_BATCH].view(torch.int8),
+                mask=device[PARAMETERS:].view(torch.int32).view(MAX_BATCH, words),
+                host_mask=host[PARAMETERS:].view(torch.int32).view(MAX_BATCH, words),
+                arrived=torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True),
             )
             torch.cuda.synchronize(self.device)
         return made

@@ -11,8 +11,6 @@ STEP = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, made odd
 class RandomStream:
     """Uniform numbers in [0, 1) by position: SplitMix64 (Steele, Lea and Flood, 2014), started where the seed says.
 
-    `start`, 64 bits, stands for seed and stream; with a position it names one number, for other generators too.
-
     The number of a position does not depend on which positions were asked before, so tokens that need no draw (forced
     ones), other requests and a second attempt at a step shift nothing. Streams of one seed are independent of each
     other, and so are those of neighbouring seeds: numpy's SeedSequence spreads (seed, stream) over 64 bits.
@@ -22,11 +20,11 @@ class RandomStream:
         """Without a seed the system's entropy starts the stream. Seeds count modulo 2^64."""
         entropy = None if seed is None else seed & WORD
         (start,) = np.random.SeedSequence(entropy, spawn_key=(stream,)).generate_state(1, np.uint64)
-        self.start = int(start)
+        self._start = int(start)
 
     def at(self, position: int) -> float:
         """The number of the output's token at `position`, with 53 random bits."""
-        word = (self.start + (position + 1) * STEP) & WORD
+        word = (self._start + (position + 1) * STEP) & WORD
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
         word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
         return ((word ^ (word >> 31)) >> 11) * 2.0**-53

@@ -1,7 +1,7 @@
 """Sampler: logits and a bitmask -> one token a row, or the reason why there is none.
 
 edit (bias, penalties) -> mask -> greedy: the best
-                               -> else: temperature -> min_p -> top_k -> top_p -> draw at the row's uniform number
+                               -> else: temperature -> top_k -> top_p -> min_p -> draw at the row's uniform number
 logprobs: "raw" of the logits as they come, "masked" of what the mask has left, before the temperature
 """
 
@@ -32,15 +32,11 @@ from structgen.engine.upload import upload
 
 
 class RowSampling(NamedTuple):
-    """How one row is sampled: `uniform` in [0, 1) is for this token alone; `history` where the params edit logits.
-
-    `key` (start of the random stream, position in it) is what `uniform` was made from: a kernel may make its own.
-    """
+    """How one row is sampled: `uniform` in [0, 1) is for this token alone; `history` where the params edit logits."""
 
     params: SamplingParams
     uniform: float = 0.0
     history: TokenHistory | None = None
-    key: tuple[int, int] = (0, 0)
 
 
 class Sampler:
@@ -93,11 +89,7 @@ class Sampler:
         return highest, tokens, status
 
     def _draw(self, logits: Tensor, highest: Tensor, tokens: Tensor, rows: Items[RowSampling]) -> None:
-        """Overwrite the best token by a drawn one, in rows that are not greedy.
-
-        A fused kernel with numbers of its own may draw some rows instead, if a row's parameters alone decide whether
-        it does: otherwise a row's stream would depend on its company.
-        """
+        """Overwrite the best token by a drawn one, in rows that are not greedy."""
         drawn = [row for row, each in enumerate(rows) if not each.params.greedy]
         cut = [row for row in drawn if rows[row].params.top_k or rows[row].params.top_p < 1]
         for some in self._portions([row for row in drawn if row not in cut]):

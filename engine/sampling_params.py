@@ -74,11 +74,6 @@ class SamplingParams:
         return self.temperature == 0 or self.top_k == 1
 
     @property
-    def must_sample(self) -> bool:
-        """Whether tokens that the grammar forces run through the model as others do: their raw logprobs are wanted."""
-        return self.logprobs == "raw"
-
-    @property
     def edits_logits(self) -> bool:
         """Whether some logits are changed before the mask: then the request needs a TokenHistory."""
         penalised = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0

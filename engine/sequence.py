@@ -143,20 +143,16 @@ class Sequence:
     @property
     def sampling(self) -> RowSampling:
         """How its next token is sampled. All earlier ones must have been appended."""
-        position = len(self.output_ids)
-        uniform = 0.0 if self.params.greedy else self.random.at(position)
-        return RowSampling(self.params, uniform, self.history, (self.random.start, position))
+        uniform = 0.0 if self.params.greedy else self.random.at(len(self.output_ids))
+        return RowSampling(self.params, uniform, self.history)
 
     def append(self, token: int, logprob: TokenLogprob | None = None) -> None:
-        """Add an output token; what its penalties and logprobs keep grows with it.
-
-        Without `logprob` the token was forced: nothing else was possible under the mask.
-        """
+        """Add an output token; what its penalties and logprobs keep grows with it."""
         self.output_ids.append(token)
         if self.history is not None:
             self.history.append(token)
-        if self.params.logprobs:
-            self.logprobs.append(logprob or TokenLogprob.certain(token, top=self.params.top_logprobs))
+        if self.params.logprobs and logprob is not None:
+            self.logprobs.append(logprob)
 
     def tokens(self, start: int, count: int) -> list[int]:
         """At most `count` known tokens from position `start`, across prompt and output."""

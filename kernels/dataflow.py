@@ -55,8 +55,6 @@ def accesses(schedule: Schedule, program: int, instruction: Instruction) -> Iter
         yield from _each(Kind.WRITE, "partial", instruction.group, items)
     elif isinstance(instruction, Output):
         yield from _each(Kind.READ, "partial", instruction.group, range(schedule.parts * schedule.batch))
-        if schedule.batch == 1:  # keys and values are appended while the group is waited for
-            yield from _each(Kind.READ, "qkv", instruction.group, range(shape.group_rows // 64))
         yield from _each(Kind.ADD, "middle", layer % 2, range(instruction.row_begin, instruction.row_end))
         if layer:
             yield from _each(Kind.READ, "residual", (layer - 1) % 2, carried(schedule, instruction))

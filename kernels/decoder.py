@@ -68,7 +68,6 @@ class Decoder:
         parts = shape.kv_heads * schedule.parts * schedule.batch_slots * shape.group
         self.state = self._zeros(2, torch.int32)  # layer passes done, launches done
         self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
-        self.error = self._zeros(1, torch.int32)
         self.residuals = self._zeros(4 * own.batch_tile * shape.hidden).view(4, own.batch_tile, shape.hidden)
         self.qkv = self._zeros(schedule.batch * shape.kv_heads * own.qkv_stride)
         self.neurons = self._zeros(schedule.batch * shape.intermediate)
@@ -77,7 +76,9 @@ class Decoder:
         self.best_scores = self._zeros(schedule.programs * own.batch_tile)
         self.best_tokens = self._zeros(schedule.programs * own.batch_tile, torch.int32)
         self.decisions = self._zeros(schedule.programs, torch.int32)
-        self.tokens = self._zeros(schedule.batch, torch.int64)
+        # Tokens and error in one piece, so that one copy brings both to the host.
+        self.outcome = self._zeros(schedule.batch + 1, torch.int64)
+        self.tokens, self.error = self.outcome[:-1], self.outcome[-1:].view(torch.int32)[:1]
         self.logits = self._zeros(schedule.batch * shape.vocab_size).view(schedule.batch, shape.vocab_size)
         self.trace = self._zeros(schedule.programs * (shape.layers + 1) * TRACE_POINTS, torch.int64)
         self.slot_trace = self._zeros(schedule.programs * 4 * 2048 if own.trace else 1, torch.int64)

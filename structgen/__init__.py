@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from structgen.grammar import Grammar, Vocabulary
     from structgen.llm import LLM
+    from structgen.logprobs import Logprob
     from structgen.result import Result
     from structgen.validate import ValidationIssue, Validator
 
@@ -35,6 +36,7 @@ __all__ = [
     "GenerationError",
     "Grammar",
     "GrammarError",
+    "Logprob",
     "MessagesError",
     "ModelError",
     "OutputError",
@@ -63,6 +65,7 @@ _HOME = {
     ),
     "grammar": ("Grammar", "Vocabulary"),
     "llm": ("LLM",),
+    "logprobs": ("Logprob",),
     "result": ("Result",),
     "validate": ("ValidationIssue", "Validator"),
 }

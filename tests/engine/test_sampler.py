@@ -93,6 +93,8 @@ CASES: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_p": 0.95},
     {"temperature": 2.0, "min_p": 0.1},
     {"temperature": 2.0, "top_k": 12, "top_p": 0.7, "min_p": 0.05},
+    {"temperature": 3.0, "top_p": 0.8, "min_p": 0.3},
+    {"temperature": 3.0, "top_k": 30, "min_p": 0.2},
     {"repetition_penalty": 1.4},
     {"repetition_penalty": 0.7, "temperature": 1.0},
     {"presence_penalty": 1.5, "temperature": 1.0},

@@ -137,3 +137,15 @@ def one_buffer(schedule: Schedule, program: int, instruction: Instruction) -> It
 def test_one_buffer_for_the_whole_residual_would_be_a_race() -> None:
     with pytest.raises(ScheduleError, match="nothing orders them"):
         validate(Schedule.build(SMALL, 1, 6), one_buffer)
+
+
+def whole_heads(schedule: Schedule, program: int, instruction: Instruction) -> Iterator[Access]:
+    """A short context: every member of a group computes all of its attention, and nothing goes through `partial`."""
+    return (one for one in accesses(schedule, program, instruction) if one.value[0] != "partial")
+
+
+def test_a_short_context_needs_no_wait_between_attention_and_output() -> None:
+    without = Waiting(shape=SMALL, batch=1, members=6, kind=Output, more=-1000)
+    validate(without, whole_heads)
+    with pytest.raises(ScheduleError, match="'partial'"):
+        validate(without)

@@ -44,6 +44,7 @@ class FakeEngine:
         self.threads: set[int] = set()
         self.faults: list[Exception] = []
         self.gate: threading.Event | None = None
+        self.in_step = threading.Event()
         self.adapters: tuple[str, ...] = ()
         self.readers: set[int] = set()
 
@@ -71,6 +72,7 @@ class FakeEngine:
 
     def step(self) -> list[FakeOutput]:
         self.threads.add(threading.get_ident())
+        self.in_step.set()
         if self.gate is not None:
             self.gate.wait(10)
         if self.faults:
@@ -197,7 +199,8 @@ def test_giving_up_while_submitting_frees_the_request() -> None:
     engine.gate = threading.Event()
 
     async def scenario(owner: AsyncEngine) -> None:
-        await owner.submit([1, 2], None)  # the thread is now held inside a step
+        await owner.submit([1, 2], None)
+        await asyncio.to_thread(engine.in_step.wait, 10)  # the thread is now held inside a step
         task = asyncio.create_task(owner.submit([3], "endless"))
         await asyncio.sleep(0.01)
         task.cancel()
