@@ -217,29 +217,36 @@ def attend_parts(
     table, group, member, row, part, position, begin, end, keys, values, tiles, queries, weights,
     own_place, alone, cfg: gl.constexpr,
 ):  # fmt: skip
-    """All (row, part) items of one member of a group; the first one's first tiles have been loaded."""
+    """All (row, part) items of one member of a group; the first one's first tiles have been loaded.
+
+    With more items than members no row counts as alone, but for a batch of one, where all items are of one row.
+    """
     ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
+    TILES: gl.constexpr = cfg.tiles
     M: gl.constexpr = cfg.schedule.members
     B: gl.constexpr = cfg.batch
-    if member < ITEMS:
-        best, sums, out = attend(
-            qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
-            tiles, queries, weights, own_place, alone, True, cfg,
-        )  # fmt: skip
-        store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
-    if ITEMS > M:
-        for item in range(member + M, ITEMS, M):
+    if ITEMS <= M:
+        if member < ITEMS:
+            best, sums, out = attend(
+                qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
+                tiles, queries, weights, own_place, alone, True, cfg,
+            )  # fmt: skip
+            store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
+    else:
+        for item in range(member, ITEMS, M):
             other, other_part = item % B, item // B
             other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
             at, first, last = page_share(positions, other, other_part, cfg)
             block_barrier()
-            for tile in gl.static_range(cfg.tiles):
-                keys, values = load_tile(cache, tile_places(other_table, tile, first, last, group, cfg), cfg)
-                put_tile(keys, values, tiles, tile, cfg)
-            keys, values = load_tile(cache, tile_places(other_table, cfg.tiles, first, last, group, cfg), cfg)
+            for tile in gl.static_range(TILES):
+                places = tile_places(other_table, tile, first, last, group, cfg)
+                other_keys, other_values = load_tile(cache, places, cfg)
+                put_tile(other_keys, other_values, tiles, tile, cfg)
+            places = tile_places(other_table, TILES, first, last, group, cfg)
+            other_keys, other_values = load_tile(cache, places, cfg)
             best, sums, out = attend(
-                qkv, cache, other_table, cos, sin, group, other, at, first, last, keys, values,
-                tiles, queries, weights, own_place, False, False, cfg,
+                qkv, cache, other_table, cos, sin, group, other, at, first, last, other_keys, other_values,
+                tiles, queries, weights, own_place, alone, True, cfg,
             )  # fmt: skip
             store_partial(partial, partial_max, partial_sum, best, sums, out, group, other, other_part, cfg)
 

@@ -178,7 +178,7 @@ def consumer(
             other = gl.arange(0, cfg.batch_padded, layout=cfg.clear_layout)
             tables_of_all = gl.load(table_of + other, mask=other < B, other=-1).to(gl.int32)
             same = (tables_of_all == gl.load(table_of + row).to(gl.int32)).to(gl.int32)
-            alone = ((gl.sum(same, 0) == 1) & (P * B <= M)).to(gl.int32)
+            alone = ((gl.sum(same, 0) == 1) & (field(table, "attention_members", cfg) >= P * B)).to(gl.int32)
         own_page = gl.load(row_table + position // 16).to(gl.int64)
         own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
         for layer in range(layers):
@@ -204,8 +204,8 @@ def consumer(
             if TILES > 1:
                 more_keys, more_values = load_tile(cache, second, cfg)
             if qkv_row_begin == 0:
-                sums = gl.sum(gl.sum(squares, 2), 0)
-                batch = gl.arange(0, BT, layout=sums.type.layout)
+                sums = gl.convert_layout(gl.sum(gl.sum(squares, 2), 0), cfg.clear_layout)
+                batch = gl.arange(0, BT, layout=cfg.clear_layout)
                 gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -14,41 +16,17 @@ from structgen.kernels.schedule import Schedule
 from structgen.kernels.step_sizes import SHARED_MEMORY, StepSizes
 
 SMALL = ModelShape(hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, head_dim=64, vocab_size=330)
-POINTERS = {
-    "*i32": "schedule state counters error ids positions table_of tables mask best_tokens lanes decisions",
-    "*i64": "trace slot_traces cache_offsets last_tokens seeds offsets tokens",
-    "*bf16": "norms embedding head_rows cache_base",
-    "*fp32": "residuals qkv neurons partial partial_max partial_sum cos sin temperatures logits best_scores",
-    "*i8": "constrained",
-}
-NUMBERS = {"layers": "i32", "mode": "i32", "cache_stride": "i64", "max_pages": "i32", "sparse_limit": "i32"}
-
-
-def compiled_kernel(sizes: StepSizes) -> Any:
-    triton = pytest.importorskip("triton", reason="needs Triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    from structgen.kernels.device.decode_step import decode_step
-
-    rows = sizes.schedule.slot_blocks * 64
-    types = {name: kind for kind, names in POINTERS.items() for name in names.split()} | NUMBERS
-    types |= {"desc": f"tensordesc<bf16[{rows}, 64],{sizes.weight_layout!r}>", "cfg": "constexpr"}
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(decode_step.arg_names)
-        if types[name].startswith("*")
-    }
-    source = GluonASTSource(decode_step, {name: types[name] for name in decode_step.arg_names}, {"cfg": sizes}, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_compiles_for_hopper(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns when it is unset
-    kernel = compiled_kernel(StepSizes(Schedule.build(SMALL, batch, 8)))
-    assert kernel.metadata.shared <= SHARED_MEMORY
-    assert "wgmma" in kernel.asm["ptx"]
+def test_compiles_for_hopper(batch: int) -> None:
+    """In a process of its own: here Triton may be set to interpret."""
+    pytest.importorskip("triton", reason="needs Triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "structgen.kernels.ahead_of_time", "--batch", str(batch)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) <= SHARED_MEMORY
 
 
 def test_a_derived_number_is_part_of_the_cache_key() -> None:
