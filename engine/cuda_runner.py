@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from structgen.engine.cuda_buffers import Bucket, DeviceSlot
+from structgen.engine.cuda_events import DeviceClock, make_stream
 from structgen.engine.cuda_sampling import CudaSampling
-from structgen.engine.device_input import DeviceInput, LaneTables, Rows, packed_size, unpack
+from structgen.engine.device_input import DeviceInput, LaneTables, packed_size, unpack
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
@@ -37,32 +37,6 @@ from structgen.kernels.paged_attention import MAX_SPLITS, AttentionWorkspace, is
 KV_SHARE = 0.5  # of the free memory, at most, for the KV cache
 FEW_ROWS = 16
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # a step is padded to the next of these
-
-
-class DeviceSlot:
-    """What the device needs of one slot: pinned inputs, its sampling, and events."""
-
-    def __init__(self, staged: DeviceInput, sampling: CudaSampling) -> None:
-        self.staged, self.sampling = staged, sampling
-        self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (_event(timed=True) for _ in range(4))
-        self.mask_there, self.copied = _event(), _event()
-        self.arrived = self.copied  # what says that the tokens are on the host
-        self.samples = False
-
-
-@dataclass
-class Bucket:
-    """A step of `rows` rows: its inputs and logits on the device, and the captured graph between them.
-
-    `adapted`: some row has an adapter; the others are spared the work.
-    """
-
-    inputs: Tensor
-    rows: Rows
-    logits: Tensor
-    workspace: AttentionWorkspace | None
-    adapted: bool
-    graph: torch.cuda.CUDAGraph | None = None
 
 
 class CudaRunner:
@@ -108,8 +82,8 @@ class CudaRunner:
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._slots: dict[int, DeviceSlot] = {}
-        self._compute, self._copy = _stream(self.device), _stream(self.device)
-        self._clock = _Clock(self._compute)
+        self._compute, self._copy = make_stream(self.device), make_stream(self.device)
+        self._clock = DeviceClock(self._compute)
 
     # -- ModelRunner --------------------------------------------------------------------------------------------------
 
@@ -124,10 +98,10 @@ class CudaRunner:
             bucket.inputs.copy_(packed, non_blocking=True)
             if self._lane_tables.dirty:
                 self.tables.copy_(self._lane_tables.copy_to(device.staged.tables), non_blocking=True)
-            device.forward_begin.record(self._compute)
+            device.events.forward_begin.record(self._compute)
             self._forward(bucket)
-            device.forward_end.record(self._compute)
-        device.samples = False
+            device.events.forward_end.record(self._compute)
+        device.events.samples = False
         slot.input = bucket
 
     @torch.inference_mode()
@@ -144,11 +118,11 @@ class CudaRunner:
             device.mask_there.record(self._copy)
             self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
-            device.sample_begin.record(self._compute)
+            device.events.sample_begin.record(self._compute)
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
-            device.sampled.record(self._compute)
-        device.samples = True
-        self._copy.wait_event(device.sampled)
+            device.events.sampled.record(self._compute)
+        device.events.samples = True
+        self._copy.wait_event(device.events.sampled)
         with torch.cuda.stream(self._copy):
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
@@ -173,10 +147,7 @@ class CudaRunner:
             self.cache.clear(pages)
 
     def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
-        device = self._slot(slot)
-        if not device.samples:
-            return []
-        return self._clock.spans(device)
+        return self._clock.spans(self._slot(slot).events)
 
     def close(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -305,33 +276,8 @@ class CudaRunner:
         return max(self.table_pages, min(self.max_batch * self.table_pages, int(free * KV_SHARE) // page))
 
 
-class _Clock:
-    """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise."""
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self._base = _event(timed=True)
-        self._base.record(stream)
-        self._base.synchronize()
-        self._base_time = time.perf_counter()
-
-    def spans(self, device: DeviceSlot) -> list[tuple[str, float, float]]:
-        events = (device.forward_begin, device.forward_end, device.sample_begin, device.sampled)
-        times = [self._base_time + self._base.elapsed_time(event) / 1000 for event in events]
-        # The slot's event will be recorded anew two steps from now; until then it is the base of the next step.
-        self._base, self._base_time = device.sampled, times[-1]
-        return [("forward", times[0], times[1]), ("sample", times[2], times[3])]
-
-
 def _padded(tokens: int) -> int:
     for rows in GRAPH_ROWS:
         if tokens <= rows:
             return rows
     raise ValueError(f"a step of {tokens} tokens is more than the {GRAPH_ROWS[-1]} that one may have")
-
-
-def _event(*, timed: bool = False) -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

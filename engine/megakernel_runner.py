@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.cuda_runner import Bucket, CudaRunner, DeviceSlot
+from structgen.engine.cuda_buffers import Bucket, DeviceSlot
+from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.fused_sampler import SEED_RANGE, has_cuts
 from structgen.engine.llama import LlamaModel
 from structgen.engine.megakernel_weights import device_model
@@ -120,11 +121,14 @@ class MegakernelRunner(CudaRunner):
         device.mask_there.record(self._copy)
         self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
-            device.sample_begin.record(self._compute)
+            device.events.sample_begin.record(self._compute)
             self._run_head(slot.index, bucket, decoder, rows, masked=used > PARAMETERS)
-            device.sampled.record(self._compute)
-        device.arrived = device.sampled  # the head's graph ends with the copy to the host
-        device.samples = True
+            device.events.sampled.record(self._compute)
+            # Not on the copy stream: these few octets cost the device less there than handing them over costs the host.
+            rows.arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
+        device.arrived = device.copied
+        device.arrived.record(self._compute)
+        device.events.samples = True
         self._picked[slot.index] = decoder, at
 
     def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> int:
@@ -154,7 +158,6 @@ class MegakernelRunner(CudaRunner):
 
         def work() -> None:
             decoder.launch(self._step(bucket, rows), mode)
-            rows.arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
 
         if not self._graphs:
             return work()

@@ -87,10 +87,12 @@ def extract(
     dtype: option.Precision = option.DType.auto,
     device: option.Place = option.Device.auto,
     describe: option.Describe = True,
+    trace: option.Trace = None,
     quiet: option.Quiet = False,
 ) -> None:
     """Find what a schema names in documents: one JSON line for each, in their order."""
     from structgen.cli_records import constraint_of_file, emit, open_out, sampling_of
+    from structgen.cli_trace import traced
     from structgen.progress import count_progress
     from structgen.validate import Validator
 
@@ -113,7 +115,11 @@ def extract(
         seed=seed,
     )
     invalid = 0
-    with open_out(out) as target, count_progress("Extracting", len(texts), enabled=not quiet) as advance:
+    with (
+        traced(llm, trace),
+        open_out(out) as target,
+        count_progress("Extracting", len(texts), enabled=not quiet) as advance,
+    ):
         for start in range(0, len(texts), batch):
             pairs = [(one, constraint) for one in texts[start : start + batch]]
             for result in llm.extract_batch(
@@ -155,10 +161,12 @@ def generate(
     dtype: option.Precision = option.DType.auto,
     device: option.Place = option.Device.auto,
     describe: option.Describe = True,
+    trace: option.Trace = None,
     quiet: option.Quiet = False,
 ) -> None:
     """Answer a prompt in the shape of a schema, a regex or a choice; as free text without one."""
     from structgen.cli_records import constraint_of_file, emit, sampling_of
+    from structgen.cli_trace import traced
     from structgen.constraint import Choice, Regex, to_constraint
     from structgen.validate import Validator
 
@@ -187,12 +195,14 @@ def generate(
         top_logprobs=top_logprobs,
     )
     if constraint.grammar is None and n == 1 and logprobs is None:
-        for piece in llm.stream(messages, constraint, **sampling):
-            print_piece(piece)
+        with traced(llm, trace):
+            for piece in llm.stream(messages, constraint, **sampling):
+                print_piece(piece)
         print_line("")
         return
     validator = Validator(constraint.schema) if schema is not None else None
-    results = llm.generate(messages, constraint, describe=describe, n=n, return_result=True, **sampling)
+    with traced(llm, trace):
+        results = llm.generate(messages, constraint, describe=describe, n=n, return_result=True, **sampling)
     valid = [emit(result, validator, None, with_logprobs=logprobs is not None) for result in results]
     sys.exit(0 if all(valid) else SOME_INVALID)
 

@@ -45,6 +45,10 @@ Model = Annotated[
     str | None, typer.Option("--model", "-m", help="Known name, .gguf file or Hugging Face folder.", show_default=False)
 ]
 Place = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU when there is one.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", help="Write where each step's time went, for chrome://tracing.", show_default=False),
+]
 Precision = Annotated[DType, typer.Option("--dtype", help="Precision of the weights.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Budget of an answer; it is always whole.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")]

@@ -7,7 +7,8 @@ import torch
 from structgen.engine import SamplingParams, Sequence
 from structgen.engine.adapters import Adapter
 from structgen.engine.bench_lora import random_adapter
-from structgen.engine.cuda_runner import Bucket, CudaRunner
+from structgen.engine.cuda_buffers import Bucket
+from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.device_input import DeviceInput, LaneTables, unpack
 from structgen.engine.host_input import HostInput
 from structgen.engine.kv_cache import KVCache

@@ -67,6 +67,16 @@ def test_the_shell_gets_name_city_and_year_right(
     assert (record["city"], record["year"]) == ("Berlin", 1791)
 
 
+def test_the_shell_writes_where_the_time_of_each_step_went(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    monkeypatch.setattr("sys.argv", ["structgen", "generate", "Blue?", "--regex", "y[ae]+s", "--trace", str(out)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    spans = json.loads(out.read_text())["traceEvents"]
+    assert {"forward", "sample", "fill", "commit", "launch"} <= {span["name"] for span in spans}
+    assert all(span["dur"] >= 0 for span in spans)
+
+
 def test_other_shapes(llm: LLM) -> None:
     assert llm.generate("Is the sky blue?", Choice(["yes", "no"])) in ("yes", "no")
     assert llm.generate("Is the sky blue?", Literal["yes", "no"]) in ("yes", "no")

@@ -1,0 +1,49 @@
+"""StepEvents and DeviceClock: when the parts of a step ran on the GPU, in the host's time."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+def make_event(*, timed: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+
+def make_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class StepEvents:
+    """One slot's timed events. `samples`: whether its step had rows to sample, so that the last two count."""
+
+    def __init__(self) -> None:
+        self.forward_begin, self.forward_end, self.sample_begin, self.sampled = (
+            make_event(timed=True) for _ in range(4)
+        )
+        self.samples = False
+
+
+class DeviceClock:
+    """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._base = make_event(timed=True)
+        self._base.record(stream)
+        self._base.synchronize()
+        self._base_time = time.perf_counter()
+
+    def spans(self, events: StepEvents) -> list[tuple[str, float, float]]:
+        """The parts of a step that is through. Steps must be asked for one after the other, none left out."""
+        forward = self._at(events.forward_begin), self._at(events.forward_end)
+        if not events.samples:
+            self._base, self._base_time = events.forward_end, forward[1]
+            return [("forward", *forward)]
+        sample = self._at(events.sample_begin), self._at(events.sampled)
+        # The event will be recorded anew two steps from now; until then it is the base of the next step.
+        self._base, self._base_time = events.sampled, sample[1]
+        return [("forward", *forward), ("sample", *sample)]
+
+    def _at(self, event: torch.cuda.Event) -> float:
+        return self._base_time + float(self._base.elapsed_time(event)) / 1000
