@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from structgen.kernels.instructions import packed_fields
@@ -26,6 +27,14 @@ class StepSizes:
     trace: bool = False
     short: int = 256  # tokens of context up to which each program attends to all of them; measured
     flight_bytes: int = 49152  # copies under way for one program; measured
+
+    @cached_property
+    def cache_key(self) -> str:
+        """What Triton keeps compiled kernels under. It sees no source but the kernel's: so every number that is derived
+        here is part of it, lest a change of this file be answered with yesterday's kernel."""
+        names = [name for name, kind in vars(type(self)).items() if isinstance(kind, property)]
+        values = {name: getattr(self, name) for name in names}
+        return repr((self.schedule, self.schedule.packed(), self.trace, self.short, values, packed_fields()))
 
     def field(self, name: str) -> int:
         """Place of a field in a program's row of the packed schedule."""
@@ -63,7 +72,8 @@ class StepSizes:
     @property
     def stage_blocks(self) -> int:
         """Blocks of activations that are converted at once in front of a whole product."""
-        return min(padded(self.schedule.shape.hidden_blocks), 64 // self.batch_tile)
+        at_once = 16 if self.batch_tile == 4 else 4  # more would need more registers than there are
+        return min(padded(self.schedule.shape.hidden_blocks), at_once)
 
     @property
     def stages(self) -> int:

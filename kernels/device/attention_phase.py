@@ -15,6 +15,7 @@ from structgen.kernels.device.products import (
     put_halves,
     put_rows,
 )
+from structgen.kernels.device.triton_names import block_barrier, reinterpret
 
 LOG2E = gl.constexpr(1.4426950408889634)
 EMPTY = gl.constexpr(-1.0e30)
@@ -84,27 +85,29 @@ def layer_cache(cache_base, cache_offsets, cache_stride, layer):
 
 
 @gluon.jit
-def tile_ids(table, tile, begin, end, cfg: gl.constexpr):
-    """For each of the 64 tokens of a tile of four pages, from page `begin` on: its page, or that of the last token."""
+def tile_places(table, tile, begin, end, group, cfg: gl.constexpr):
+    """Where each of the 64 tokens of a tile of four pages, from page `begin` on, has its keys, in pairs of elements.
+
+    Tokens beyond the last page are taken from that page: they must be finite, and nobody uses them.
+    """
+    PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
     token = gl.arange(0, 64, layout=gl.SliceLayout(1, cfg.tile_layout)) + fresh_zero()
     page = gl.minimum(begin + tile * 4 + token // 16, end - 1)
-    return gl.load(table + gl.maximum(page, 0))
+    ids = gl.load(table + gl.maximum(page, 0)).to(gl.int64)
+    return (ids * 16 + token % 16) * (2 * KV * PAIRS) + group * PAIRS
 
 
 @gluon.jit
-def load_tile(cache, ids, group, cfg: gl.constexpr):
+def load_tile(cache, places, cfg: gl.constexpr):
     """Keys and values of one head, as pairs in int32: [64, head_dim / 2] each.
 
     As integers they stay untouched until they are stored; as bfloat16 they would be taken apart, and waited for, first.
     """
-    z = fresh_zero()
     PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
     KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    L: gl.constexpr = cfg.tile_layout
-    token = gl.arange(0, 64, layout=gl.SliceLayout(1, L)) + z
-    d = (gl.arange(0, PAIRS, layout=gl.SliceLayout(0, L)) + z)[None, :]
-    pairs = cache.to(gl.pointer_type(gl.int32)) + group * PAIRS
-    place = pairs + ((ids.to(gl.int64) * 16 + token % 16) * (2 * KV * PAIRS))[:, None] + d
+    d = (gl.arange(0, PAIRS, layout=gl.SliceLayout(0, cfg.tile_layout)) + fresh_zero())[None, :]
+    place = cache.to(gl.pointer_type(gl.int32)) + gl.multiple_of(places, 16)[:, None] + d
     return gl.load(place, cache_modifier=".cg"), gl.load(place + KV * PAIRS, cache_modifier=".cg")
 
 
@@ -112,7 +115,7 @@ def load_tile(cache, ids, group, cfg: gl.constexpr):
 def put_tile(keys, values, tiles, buffer, cfg: gl.constexpr):
     """To keys tiles[2 * buffer] and values tiles[2 * buffer + 1] in shared memory."""
     PAIRS: gl.constexpr = cfg.schedule.shape.head_dim // 2
-    words = tiles._reinterpret(gl.int32, [2 * cfg.tiles, 64, PAIRS], cfg.pair_layout)
+    words = reinterpret(tiles, gl.int32, [2 * cfg.tiles, 64, PAIRS], cfg.pair_layout)
     words.index(2 * buffer).store(keys)
     words.index(2 * buffer + 1).store(values)
 
@@ -162,7 +165,7 @@ def attend(
         out += own_value.to(gl.float32)[:, None]
         until = position
     count = (until - begin * 16 + 63) // 64
-    ids = tile_ids(table, TILES + 1, begin, end, cfg)
+    places = tile_places(table, TILES + 1, begin, end, group, cfg)
     for tile in range(count):
         buffer = tile % TILES
         activations_ready()
@@ -185,10 +188,10 @@ def attend(
         out = out * gl.convert_layout(shrink, gl.SliceLayout(0, LO))[None, :] + column_sums(mixed, LO)
         top = new_top
         if tile + TILES < count:
-            gl.thread_barrier()
+            block_barrier()
             put_tile(keys, values, tiles, buffer, cfg)
-            keys, values = load_tile(cache, ids, group, cfg)
-            ids = tile_ids(table, tile + TILES + 2, begin, end, cfg)
+            keys, values = load_tile(cache, places, cfg)
+            places = tile_places(table, tile + TILES + 2, begin, end, group, cfg)
     return top, gl.sum(total, 0), out
 
 
@@ -214,30 +217,36 @@ def attend_parts(
     table, group, member, row, part, position, begin, end, keys, values, tiles, queries, weights,
     own_place, alone, cfg: gl.constexpr,
 ):  # fmt: skip
-    """All (row, part) items of one member of a group; the first one's first tiles have been loaded."""
+    """All (row, part) items of one member of a group; the first one's first tiles have been loaded.
+
+    With more items than members no row counts as alone, but for a batch of one, where all items are of one row.
+    """
     ITEMS: gl.constexpr = cfg.schedule.parts * cfg.batch
+    TILES: gl.constexpr = cfg.tiles
     M: gl.constexpr = cfg.schedule.members
     B: gl.constexpr = cfg.batch
-    if member < ITEMS:
-        best, sums, out = attend(
-            qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
-            tiles, queries, weights, own_place, alone, True, cfg,
-        )  # fmt: skip
-        store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
-    if ITEMS > M:
-        for item in range(member + M, ITEMS, M):
+    if ITEMS <= M:
+        if member < ITEMS:
+            best, sums, out = attend(
+                qkv, cache, table, cos, sin, group, row, position, begin, end, keys, values,
+                tiles, queries, weights, own_place, alone, True, cfg,
+            )  # fmt: skip
+            store_partial(partial, partial_max, partial_sum, best, sums, out, group, row, part, cfg)
+    else:
+        for item in range(member, ITEMS, M):
             other, other_part = item % B, item // B
             other_table = tables + gl.load(table_of + other).to(gl.int32) * max_pages
             at, first, last = page_share(positions, other, other_part, cfg)
-            gl.thread_barrier()
-            for tile in gl.static_range(cfg.tiles):
-                other_ids = tile_ids(other_table, tile, first, last, cfg)
-                keys, values = load_tile(cache, other_ids, group, cfg)
-                put_tile(keys, values, tiles, tile, cfg)
-            keys, values = load_tile(cache, tile_ids(other_table, cfg.tiles, first, last, cfg), group, cfg)
+            block_barrier()
+            for tile in gl.static_range(TILES):
+                places = tile_places(other_table, tile, first, last, group, cfg)
+                other_keys, other_values = load_tile(cache, places, cfg)
+                put_tile(other_keys, other_values, tiles, tile, cfg)
+            places = tile_places(other_table, TILES, first, last, group, cfg)
+            other_keys, other_values = load_tile(cache, places, cfg)
             best, sums, out = attend(
-                qkv, cache, other_table, cos, sin, group, other, at, first, last, keys, values,
-                tiles, queries, weights, own_place, False, False, cfg,
+                qkv, cache, other_table, cos, sin, group, other, at, first, last, other_keys, other_values,
+                tiles, queries, weights, own_place, alone, True, cfg,
             )  # fmt: skip
             store_partial(partial, partial_max, partial_sum, best, sums, out, group, other, other_part, cfg)
 
@@ -254,7 +263,7 @@ def put_heads(sums, out, place, cfg: gl.constexpr):
     none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, L)
     high = gl.where(row < 1, gl.convert_layout(high, gl.SliceLayout(1, L))[:, None, :], none)
     low = gl.where(row < 1, gl.convert_layout(low, gl.SliceLayout(1, L))[:, None, :], none)
-    gl.thread_barrier()
+    block_barrier()
     put_halves(high, low, place)
 
 

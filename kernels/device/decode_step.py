@@ -20,7 +20,7 @@ from structgen.kernels.device.attention_phase import (
     put_heads,
     put_merged,
     put_tile,
-    tile_ids,
+    tile_places,
 )
 from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
 from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
@@ -33,6 +33,7 @@ from structgen.kernels.device.products import (
     row_product,
 )
 from structgen.kernels.device.sparse_head import count_allowed, sparse_head
+from structgen.kernels.device.triton_names import block_barrier, reinterpret
 
 FULL, DONE, FIRST_GROUP = gl.constexpr(0), gl.constexpr(16), gl.constexpr(32)  # counters, 64 bytes apart
 RUN_LAYERS, RUN_HEAD, USE_MASK, KEEP_LOGITS = gl.constexpr(1), gl.constexpr(2), gl.constexpr(4), gl.constexpr(8)
@@ -126,19 +127,19 @@ def consumer(
     V: gl.constexpr = cfg.schedule.shape.vocab_size
     W: gl.constexpr = cfg.mask_words
     XL: gl.constexpr = cfg.weight_layout
-    qkv_place = activations._reinterpret(gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
-    output_place = activations._reinterpret(gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
-    down_place = activations._reinterpret(gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
-    whole_place = activations._reinterpret(gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
+    qkv_place = reinterpret(activations, gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
+    output_place = reinterpret(activations, gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
+    down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
+    whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
     TILES: gl.constexpr = cfg.tiles
-    tiles = activations._reinterpret(gl.bfloat16, [2 * TILES, 64, D], XL)
+    tiles = reinterpret(activations, gl.bfloat16, [2 * TILES, 64, D], XL)
     sparse = 0
     if (mode & RUN_HEAD) != 0:
         if (mode & USE_MASK) != 0:
             sparse = (count_allowed(mask, constrained, cfg) <= sparse_limit).to(gl.int32)
         gl.store(decision, sparse)
-        gl.thread_barrier()
+        block_barrier()
         mbarrier.arrive(decided, count=1)
 
     group = field(table, "qkv_group", cfg)
@@ -168,20 +169,20 @@ def consumer(
             short = position < cfg.short
             page_begin = gl.where(short, 0, page_begin)
             page_end = gl.where(short, position // 16 + 1, page_end)
-        first_ids = tile_ids(row_table, 0, page_begin, page_end, cfg)
-        more_ids = tile_ids(row_table, 1, page_begin, page_end, cfg)
-        last_ids = tile_ids(row_table, TILES, page_begin, page_end, cfg)
+        first = tile_places(row_table, 0, page_begin, page_end, group, cfg)
+        second = tile_places(row_table, 1, page_begin, page_end, group, cfg)
+        following = tile_places(row_table, TILES, page_begin, page_end, group, cfg)
         long = page_end - page_begin > 4 * TILES
         alone = 1
         if B > 1:
             other = gl.arange(0, cfg.batch_padded, layout=cfg.clear_layout)
             tables_of_all = gl.load(table_of + other, mask=other < B, other=-1).to(gl.int32)
             same = (tables_of_all == gl.load(table_of + row).to(gl.int32)).to(gl.int32)
-            alone = ((gl.sum(same, 0) == 1) & (P * B <= M)).to(gl.int32)
+            alone = ((gl.sum(same, 0) == 1) & (field(table, "attention_members", cfg) >= P * B)).to(gl.int32)
         own_page = gl.load(row_table + position // 16).to(gl.int64)
         own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
         for layer in range(layers):
-            first = layer == 0
+            lowest = layer == 0
             parity = (epoch * layers + layer) & 1
             middle = residuals + parity * SIZE
             after = residuals + (2 + parity) * SIZE
@@ -194,13 +195,17 @@ def consumer(
             if layer > 0:
                 wait(counters + FULL, full_base + layer * (2 * NP), error)
             mark(trace, pid, layer, layers, 1, cfg)
-            squares = put_input(first, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+            squares = put_input(lowest, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
                                 cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
             activations_ready()
             mark(trace, pid, layer, layers, 2, cfg)
+            # The context is asked for now and stays in registers until its place in shared memory is free.
+            keys, values = load_tile(cache, first, cfg)
+            if TILES > 1:
+                more_keys, more_values = load_tile(cache, second, cfg)
             if qkv_row_begin == 0:
-                sums = gl.sum(gl.sum(squares, 2), 0)
-                batch = gl.arange(0, BT, layout=sums.type.layout)
+                sums = gl.convert_layout(gl.sum(gl.sum(squares, 2), 0), cfg.clear_layout)
+                batch = gl.arange(0, BT, layout=cfg.clear_layout)
                 gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
@@ -209,14 +214,23 @@ def consumer(
             mark(trace, pid, layer, layers, 3, cfg)
             arrive(own)
             # Attention
-            keys, values = put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg)
+            put_tile(keys, values, tiles, 0, cfg)
+            if TILES > 1:
+                put_tile(more_keys, more_values, tiles, 1, cfg)
+            if long:
+                keys, values = load_tile(cache, following, cfg)
             wait(own, own_base + layer * (3 * M) + M, error)
             mark(trace, pid, layer, layers, 4, cfg)
             if B > 1:  # noqa: SIM102 (one is known at compile time, the other is not)
                 if alone == 0:
                     append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
-                    gl.thread_barrier()
-                    keys, values = put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg)
+                    block_barrier()
+                    keys, values = load_tile(cache, first, cfg)
+                    if TILES > 1:
+                        more_keys, more_values = load_tile(cache, second, cfg)
+                        put_tile(more_keys, more_values, tiles, 1, cfg)
+                    put_tile(keys, values, tiles, 0, cfg)
+                    keys, values = load_tile(cache, following, cfg)
             mark(trace, pid, layer, layers, 5, cfg)
             if cfg.whole_heads:
                 if short:
@@ -255,7 +269,7 @@ def consumer(
             for r in range(out_row_begin, out_row_end):
                 place = batch_row * H + (r * 64 + sums_row)
                 carried = wanted & (r % KV == group) & (out_k_begin == 0)
-                carry = input_values(first, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
+                carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
                                      carried, batch_row < B, H)  # fmt: skip
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
                 gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
@@ -267,19 +281,20 @@ def consumer(
             squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
                       cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
             activations_ready()
-            factor = inverse_rms_of(squares, LS, cfg)
-            clear(qkv, pid, B * KV * QS, NP, cfg)
-            clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
-            clear(before, pid, B * H, NP, cfg)
             mark(trace, pid, layer, layers, 11, cfg)
             for neuron in range(neuron_begin, neuron_end):
                 index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
                 index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                factor = inverse_rms_of(squares, LS, cfg)
                 g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
                 place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
                 gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
             mark(trace, pid, layer, layers, 12, cfg)
             arrive(own)
+            # Nobody reads these any more, and they are added to after the next FULL barrier.
+            clear(qkv, pid, B * KV * QS, NP, cfg)
+            clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
+            clear(before, pid, B * H, NP, cfg)
             # Down
             wait(own, own_base + layer * (3 * M) + 3 * M, error)
             put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, cfg)
@@ -341,7 +356,7 @@ def consumer(
                 block += field(table, "head_block_stride", cfg)
             put_best(best, best_token, best_scores, best_tokens, pid, cfg)
         mark(trace, pid, layers, layers, 1, cfg)
-    gl.thread_barrier()
+    block_barrier()
     before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
     if before - launches * NP == NP - 1:
         if (mode & RUN_HEAD) != 0:
@@ -349,19 +364,6 @@ def consumer(
         gl.store(state, passes)
         gl.store(state + 1, launches + 1)
     mark(trace, pid, layers, layers, 2, cfg)
-
-
-@gluon.jit
-def put_first_tiles(cache, first_ids, more_ids, last_ids, long, tiles, group, cfg: gl.constexpr):
-    """The first tiles of the context to shared memory. -> the one after them, if the context is `long`."""
-    keys, values = load_tile(cache, first_ids, group, cfg)
-    if cfg.tiles > 1:
-        more_keys, more_values = load_tile(cache, more_ids, group, cfg)
-        put_tile(more_keys, more_values, tiles, 1, cfg)
-    put_tile(keys, values, tiles, 0, cfg)
-    if long:
-        keys, values = load_tile(cache, last_ids, group, cfg)
-    return keys, values
 
 
 @gluon.jit

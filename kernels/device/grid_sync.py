@@ -5,6 +5,8 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from structgen.kernels.device.triton_names import block_barrier
+
 
 @gluon.jit
 def fresh_zero():
@@ -20,7 +22,7 @@ def fresh_zero():
 @gluon.jit
 def arrive(counter):
     """Release: what any thread of this program wrote before is visible to whoever has seen the arrival."""
-    gl.thread_barrier()
+    block_barrier()
     gl.inline_asm_elementwise(
         """{
         .reg .pred p; .reg .u32 t;
@@ -99,7 +101,7 @@ def wait(counter, target, error):
         is_pure=False,
         pack=1,
     )
-    gl.thread_barrier()
+    block_barrier()
 
 
 @gluon.jit

@@ -6,9 +6,10 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from structgen.kernels.device.grid_sync import arrive, wait
+from structgen.kernels.device.triton_names import block_barrier, copy_to_shared
 
 
 @triton.jit
@@ -26,7 +27,7 @@ def _drain(ring, full, free, sink, pid, count, S: gl.constexpr, L: gl.constexpr)
     for index in range(count):
         s = index % S
         mbarrier.wait(full.index(s), (index // S) & 1)
-        gl.thread_barrier()
+        block_barrier()
         mbarrier.arrive(free.index(s), count=1)
     last = ring.index(0).load(L)
     gl.store(sink + pid, gl.max(gl.max(last, 1), 0).to(gl.float32))
@@ -43,7 +44,7 @@ def _fill(
             mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
         mbarrier.expect(full.index(s), desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(desc, [(pid + index * NP) * ROWS, 0], full.index(s), ring.index(s))
+        copy_to_shared(desc, [(pid + index * NP) * ROWS, 0], full.index(s), ring.index(s))
 
 
 @gluon.jit

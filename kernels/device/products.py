@@ -12,12 +12,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from structgen.kernels.device.grid_sync import stamp
+from structgen.kernels.device.triton_names import block_barrier, copy_to_shared
 
 
 @gluon.jit
@@ -36,7 +36,7 @@ def produce(desc, ring, full, free, index, base, count, stride, cfg: gl.constexp
             mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
         mbarrier.expect(full.index(s), desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
+        copy_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
         index += 1
     return index
 
@@ -87,7 +87,7 @@ def put_columns(x, place):
 @gluon.jit
 def activations_ready():
     fence_async_shared()
-    gl.thread_barrier()
+    block_barrier()
 
 
 @gluon.jit
@@ -116,10 +116,10 @@ def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: g
         for j in gl.static_range(SB):
             acc = warpgroup_mma(slot.slice(j * 64, 64), activations.index(k + j).permute((1, 0)), acc, is_async=True)
         acc = warpgroup_mma_wait(SB, deps=[acc])
-        gl.thread_barrier()
+        block_barrier()
         mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
         index += 1
     acc = warpgroup_mma_wait(0, deps=[acc])
-    gl.thread_barrier()
+    block_barrier()
     mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
     return index, acc
