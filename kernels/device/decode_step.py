@@ -204,8 +204,9 @@ def consumer(
             if TILES > 1:
                 more_keys, more_values = load_tile(cache, second, cfg)
             if qkv_row_begin == 0:
-                sums = gl.convert_layout(gl.sum(gl.sum(squares, 2), 0), cfg.clear_layout)
-                batch = gl.arange(0, BT, layout=cfg.clear_layout)
+                sums = gl.sum(squares, 2)  # of each block: to add them up here would take longer
+                block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
+                batch = gl.arange(0, BT, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
                 gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
