@@ -11,6 +11,8 @@ from typing import Any
 
 from structgen.grammar import CompiledGrammar, Matcher
 
+UNKNOWN = -1
+
 
 class Recording:
     """A value in compact layout as a tokenizer spells it: which token begins at which byte. Shared by its replays."""
@@ -19,13 +21,15 @@ class Recording:
         self.compiled = compiled
         self._text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
         self._token_at: dict[int, int | None] = {}
+        self.forced_at: dict[int, list[int]] = {}  # the first forced token at a byte, if any: for all replays
 
     def token_at(self, position: int) -> int | None:
         """The token that a tokenizer would begin at a byte; None at the end."""
-        if position not in self._token_at:
+        found = self._token_at.get(position, UNKNOWN)
+        if found == UNKNOWN:
             rest = self._text[position:]
-            self._token_at[position] = self.compiled.vocabulary.encode(rest)[0] if rest else None
-        return self._token_at[position]
+            found = self._token_at[position] = self.compiled.vocabulary.encode(rest)[0] if rest else None
+        return found
 
 
 class Replay(Matcher):
@@ -39,8 +43,12 @@ class Replay(Matcher):
         self._positions = [0]  # bytes of the recorded text behind us, after each token
 
     def accept(self, token_id: int) -> bool:
-        recorded = self._recording.token_at(self._positions[-1])
-        if recorded is not None and self.forced_tokens()[:1] != [token_id]:
+        position, recording = self._positions[-1], self._recording
+        recorded = recording.token_at(position)
+        forced = recording.forced_at.get(position)
+        if forced is None:
+            forced = recording.forced_at[position] = self.forced_tokens()[:1]
+        if recorded is not None and forced != [token_id]:
             token_id = recorded
         if not super().accept(token_id):
             assert recorded is None, "the grammar refuses what was recorded"

@@ -115,18 +115,22 @@ class Contest:
     weights: list[int]  # tokens of each group
 
     @classmethod
-    def hold(cls, writers: dict[str, Writer], groups: Items[Group], rounds: int) -> Contest:
-        """The first turn at a group is not counted: it finds masks, prefixes, and the lengths of free text."""
+    def hold(cls, writers: dict[str, Writer], groups: Items[Group], rounds: int, *, warm: bool = False) -> Contest:
+        """The first turn at a group is not counted: it finds masks, prefixes, and the lengths of free text.
+
+        `warm`: the records were written before, so that only lengths are wanted.
+        """
         found = [Rounds() for _ in groups]
         for number, group in enumerate(groups):
-            for writer in sorted(writers.values(), key=lambda writer: writer.like is not None):
+            wanted = [writer.like for writer in writers.values() if writer.like] if warm else writers.values()
+            for writer in sorted(wanted, key=lambda writer: writer.like is not None):
                 writer.write(number, group)
         for writer in writers.values():
             writer.load = Load()
         for _ in range(rounds):
             for number, group in enumerate(groups):
                 found[number].take_turns({name: _Turn(writer, number, group).cost for name, writer in writers.items()})
-        any_writer = next(writer for writer in writers.values() if writer.like is None)
+        any_writer = next(iter(writers.values()))
         return cls(found, [sum(any_writer.tokens[number]) for number in range(len(groups))])
 
     def gain(self, name: str, over: str) -> float:

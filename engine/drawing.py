@@ -41,24 +41,20 @@ class Settings:
 
 def likelihoods(distance: Tensor, settings: Settings) -> Tensor:
     """int64 [R, N] in units of 2^-42 of the most likely token's, from how far [R, N] logits lie below the highest."""
-    return (_relative(distance, settings) * 2.0**UNIT_BITS).long()
-
-
-def _relative(distance: Tensor, settings: Settings) -> Tensor:
-    return torch.exp((distance / -settings.temperature).clamp_(min=VANISHING))
+    relative = torch.exp((distance / -settings.temperature).clamp_(min=VANISHING))
+    if settings.has_min_p:
+        relative = torch.where(relative >= settings.min_p, relative, 0.0)
+    return (relative * 2.0**UNIT_BITS).long()
 
 
 def draw_from_all(distance: Tensor, settings: Settings) -> Tensor:
-    """Tokens int64 [R]; distance [R, V]. For rows without top_k and top_p: what min_p keeps needs no order."""
-    relative = _relative(distance, settings)
-    if settings.has_min_p:
-        relative = torch.where(relative >= settings.min_p, relative, 0.0)
-    cumulated = (relative * 2.0**UNIT_BITS).long().cumsum(1)
+    """Tokens int64 [R]; distance [R, V]. For rows without top_k and top_p."""
+    cumulated = likelihoods(distance, settings).cumsum(1)
     return _invert(cumulated, cumulated[:, -1:], settings.uniform).squeeze(1)
 
 
 def draw_from_likeliest(distance: Tensor, settings: Settings, *, may_wait: bool) -> Tensor:
-    """Tokens int64 [R]; distance [R, V]. top_k cuts first, then top_p of what it has left, then min_p.
+    """Tokens int64 [R]; distance [R, V]. min_p cuts first, then top_k, then top_p of what these have left.
 
     `may_wait`: a few of the most likely tokens are tried first, and looked at whether they suffice.
     """
@@ -77,8 +73,6 @@ def draw_from_likeliest(distance: Tensor, settings: Settings, *, may_wait: bool)
         if count == counts[-1] or bool((cumulated[:, -1:] >= wanted).all()):
             break
     inside = ((cumulated - amounts).double() < wanted) | (settings.top_p >= 1)
-    if settings.has_min_p:
-        inside &= _relative(near, settings) >= settings.min_p
     kept = torch.where(inside, cumulated, 0).amax(1, keepdim=True)
     return ids.gather(1, _invert(cumulated, kept, settings.uniform)).squeeze(1)
 

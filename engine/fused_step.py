@@ -41,7 +41,7 @@ from structgen.engine.fused_ops import (
 
 MOST_TOKENS = 32  # of a step
 MOST_GROUPS = 8
-TILE = 192  # features
+TILE = 1024  # features
 PHASES = 6  # of a layer
 COUNTER_BYTES = 128  # of a phase: the next piece, and on a line of its own how many are done
 HEAD_BLOCKS = 4  # of a piece
@@ -123,7 +123,7 @@ def _groups_of(tokens: int, sizes: Any) -> int:
 def _multiply(weights: int, inputs: int, block: Any, features: int, sizes: Any, groups: int) -> None:
     """block float32 [N, WIDTH] = a block's weights times the inputs of every group.
 
-    So many features at a time that their weights and inputs stay in the first cache while all tokens pass.
+    So many features at a time that their weights and inputs stay in the second cache while all tokens pass.
     """
     tokens = 0
     for group in range(groups):

@@ -1,7 +1,7 @@
 """Sampler: logits and a bitmask -> one token a row, or the reason why there is none.
 
 edit (bias, penalties) -> mask -> greedy: the best
-                               -> else: temperature -> top_k -> top_p -> min_p -> draw at the row's uniform number
+                               -> else: temperature -> min_p -> top_k -> top_p -> draw at the row's uniform number
 logprobs: "raw" of the logits as they come, "masked" of what the mask has left, before the temperature
 """
 

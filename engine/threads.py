@@ -16,6 +16,7 @@ from collections import deque
 
 TRIAL_STEPS = 2  # of each count; the better of them counts
 TOO_SLOW = 1.7  # times the usual cost of a step ...
+HOPELESS = 3.0  # times the cost of one thread: all threads are not tried again at once
 SLOW_STEPS = 3  # ... so many times in a row
 FIRST_WAIT, LONGEST_WAIT = 64, 1024  # steps
 
@@ -46,6 +47,8 @@ class ThreadGovernor:
         if self._trial:
             used = self._trial.popleft()
             self._costs[used] = min(self._costs.get(used, cost), cost)
+            if used > 1 and cost > HOPELESS * self._costs[1]:
+                self._trial.clear()
             if not self._trial:
                 self._decide()
         elif self._kept == 1:

@@ -20,6 +20,8 @@ from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK
 from structgen.engine.step import StepSlot
 from structgen.engine.threads import ThreadGovernor
 
+PROMPT_TOKENS_A_ROW = 8  # prompt tokens that cost what a further decode row costs
+
 
 class TorchRunner(HostRunner):
     """Owns the KV cache. It sets PyTorch's thread count, step by step.
@@ -49,6 +51,7 @@ class TorchRunner(HostRunner):
         super().__init__(model.config.vocab_size, max_batch=max_batch, threaded=threaded)
         TorchRunner._torch_threads = TorchRunner._torch_threads or torch.get_num_threads()
         self._governor = ThreadGovernor(threads or TorchRunner._torch_threads)
+        self._prompt_governor = ThreadGovernor(threads or TorchRunner._torch_threads)  # where prompts alone are plain
         self.model = model
         self.max_batch = max_batch
         self.max_context = max_context or min(model.config.context, DEFAULT_CONTEXT)
@@ -77,14 +80,19 @@ class TorchRunner(HostRunner):
 
     @torch.inference_mode()
     def forward(self, slot: StepSlot) -> None:
-        if torch.get_num_threads() != self._governor.threads:
-            torch.set_num_threads(self._governor.threads)
-        started = time.perf_counter()
         laid_out: HostInput = slot.input
+        started = time.perf_counter()
         laid_out.look_up(self.last_tokens)
         if self._fused is not None and self._fused.takes(laid_out.forward):
+            _use_threads(1)  # or PyTorch's second one would spin on a core that the fused step's wants
             self._fused.logits(laid_out.forward, laid_out.sampled_at, slot.logits, self._governor.threads)
+        elif self._fused is not None:
+            _use_threads(self._prompt_governor.threads)
+            self._forward_plainly(slot, laid_out)
+            self._prompt_governor.report(time.perf_counter() - started, slot.plan.tokens // PROMPT_TOKENS_A_ROW)
+            return
         else:
+            _use_threads(self._governor.threads)
             self._forward_plainly(slot, laid_out)
         if not slot.plan.chunks:
             self._governor.report(time.perf_counter() - started, len(slot.plan.decode))
@@ -108,3 +116,9 @@ class TorchRunner(HostRunner):
                 self.model.config, slots=self.max_adapters, max_rank=self.max_lora_rank, dtype=self.model.dtype
             )
         self._adapters.load(slot, weights)
+
+
+def _use_threads(count: int) -> None:
+    """PyTorch's, for what this thread calls."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)

@@ -46,18 +46,18 @@ def softmax(logits: Floats) -> Floats:
 
 
 def truncated(logits: Floats, params: SamplingParams) -> Floats:
-    """Probabilities that a token is drawn with: temperature, then top_k, top_p and min_p, then made to sum to 1."""
+    """Probabilities that a token is drawn with: temperature, then min_p, top_k and top_p, then made to sum to 1."""
     probabilities = softmax(logits / params.temperature)
+    probabilities[probabilities < params.min_p * probabilities.max()] = 0
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     for token in order[params.top_k or len(order) :]:
         probabilities[token] = 0
     probabilities /= probabilities.sum()
     reached = 0.0
     for token in order:
-        likely = probabilities[token]
-        if (params.top_p < 1 and reached >= params.top_p) or likely < params.min_p * probabilities.max():
+        if params.top_p < 1 and reached >= params.top_p:
             probabilities[token] = 0
-        reached += likely
+        reached += probabilities[token]
     return np.asarray(probabilities / probabilities.sum())
 
 

@@ -30,7 +30,7 @@ def test_an_idle_machine_gets_all_threads() -> None:
 
 
 def test_a_busy_machine_gets_one_thread_and_few_trials() -> None:
-    assert simulate(ThreadGovernor(2), 1000, lambda _: BUSY)[2] <= 12
+    assert simulate(ThreadGovernor(2), 1000, lambda _: BUSY)[2] <= 6  # one hopeless step a trial is enough
 
 
 def test_it_follows_when_the_machine_becomes_busy_and_idle_again() -> None:
