@@ -10,15 +10,18 @@ Order in a layer, and the data that passes:
     Qkv        norm(residual) x Wqkv, added to `qkv` [batch, kv_heads, group_rows]                arrives at its group
     Attention  waits for its group's Qkv; rope; appends keys and values; softmax over its
                share of the context, to `partial` [kv_heads, parts, batch, ...]                   arrives at its group
-    Output     waits for its group's Attention; merges the parts; x Wo, added to the residual     arrives at FULL
-    GateUp     waits for all Output; norm(residual) -> silu(gate) * up, to `neurons`
+    Output     waits for its group's Attention; merges the parts; x Wo, added to `middle`         arrives at FULL
+    GateUp     waits for all Output; norm(middle) -> silu(gate) * up, to `neurons`
                [batch, intermediate]                                                              arrives at its group
     Down       waits for its group's GateUp; the group's neurons x their columns of Wdown,
                added to the residual                                                              arrives at FULL
-    Head       waits for all Down; norm(residual) x head; mask, temperature, best token        arrives at DONE
+    Head       waits for all Down; norm(residual) x head; mask, temperature, best token           arrives at DONE
 
-A *group* is the programs that share one key/value head. In layer 0 the input is the embedding, and the Output of
-group 0 with k_begin = 0 adds the embedding to the (zeroed) residual.
+A *group* is the programs that share one key/value head. The factor 1 / rms of a norm is applied after the product; for
+Qkv the group adds up its input's squares beside its sums. `residual` and `middle` exist twice, by the parity of the
+layers run so far, so that nobody adds to what may still be read: Output adds its sums and, once for each row block r,
+in the group r % kv_heads with k_begin = 0, the layer's input (the embedding in layer 0); Down likewise adds `middle`.
+Between the FULL wait of GateUp and Down's arrival each program clears its share of the buffers that are added to next.
 """
 
 from __future__ import annotations
@@ -54,8 +57,10 @@ class Attention(Instruction):
     """Items member, member + members, ... below parts * batch: item = part * batch + row.
 
     Part p of a row is pages [p * share, (p + 1) * share) of its context, share = ceil(pages of the row / parts).
-    Every member appends the keys and values of *all* rows first (the same bytes), so that rows may be consecutive
-    tokens of one sequence.
+    Rows may be consecutive tokens of one sequence: then every member appends the keys and values of *all* rows first
+    (the same bytes). A row alone in its sequence needs no append before its softmax: the member whose part has its
+    position takes its key and value from `qkv`, and appends them. A single row with a short context is attended to by
+    every member as a whole; nothing then passes through `partial`, and its Output does not wait.
     """
 
     group: int

@@ -22,80 +22,25 @@ from structgen.kernels.device.attention_phase import (
     put_tile,
     tile_places,
 )
-from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
-from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, fresh_zero, stamp, wait
+from structgen.kernels.device.dense_head import dense_head
+from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, wait
 from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
-from structgen.kernels.device.pick_token import allowed, choose, put_best, score_of
-from structgen.kernels.device.products import (
-    activations_ready,
-    column_sums,
-    produce,
-    row_product,
-)
+from structgen.kernels.device.pick_token import choose
+from structgen.kernels.device.producer import producer
+from structgen.kernels.device.products import activations_ready, column_sums, row_product
 from structgen.kernels.device.sparse_head import count_allowed, sparse_head
+from structgen.kernels.device.step_parts import (
+    DONE,
+    FIRST_GROUP,
+    FULL,
+    RUN_HEAD,
+    RUN_LAYERS,
+    USE_MASK,
+    clear,
+    field,
+    mark,
+)
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
-
-FULL, DONE, FIRST_GROUP = gl.constexpr(0), gl.constexpr(16), gl.constexpr(32)  # counters, 64 bytes apart
-RUN_LAYERS, RUN_HEAD, USE_MASK, KEEP_LOGITS = gl.constexpr(1), gl.constexpr(2), gl.constexpr(4), gl.constexpr(8)
-TRACE_POINTS = gl.constexpr(16)
-
-
-@gluon.jit
-def field(table, name: gl.constexpr, cfg: gl.constexpr):
-    return gl.load(table + cfg.field(name))
-
-
-@gluon.jit
-def mark(trace, pid, layer, layers, point: gl.constexpr, cfg: gl.constexpr):
-    if cfg.trace:
-        stamp(trace + (pid * (layers + 1) + layer) * TRACE_POINTS + point)
-
-
-@gluon.jit
-def producer(
-    desc, ring, full, free, decided, decision, table, layers, mode,
-    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
-    cfg: gl.constexpr,
-):  # fmt: skip
-    H: gl.constexpr = cfg.schedule.shape.hidden
-    D: gl.constexpr = cfg.schedule.shape.head_dim
-    B: gl.constexpr = cfg.batch
-    KV: gl.constexpr = cfg.schedule.shape.kv_heads
-    QS: gl.constexpr = cfg.qkv_stride
-    index = 0
-    if (mode & RUN_LAYERS) != 0:
-        base, stride = field(table, "layer_base", cfg), field(table, "layer_stride", cfg)
-        count = field(table, "layer_slots", cfg)
-        group, member = field(table, "qkv_group", cfg), field(table, "attention_member", cfg)
-        row = member % B
-        position, begin, end = page_share(positions, row, member // B, cfg)
-        if cfg.whole_heads:
-            short = position < cfg.short
-            begin = gl.where(short, 0, begin)
-            end = gl.where(short, position // 16 + 1, end)
-        lane = gl.arange(0, 32, layout=cfg.lane_layout)
-        row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
-        ids = gl.load(row_table + begin + lane, mask=begin + lane < end, other=0)
-        pages = gl.minimum(end - begin, 32)
-        for layer in range(layers):
-            cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
-            prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
-            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
-            prefetch_lines(cos + position * D, 1, 0, D, cfg)
-            prefetch_lines(sin + position * D, 1, 0, D, cfg)
-            prefetch_pages(cache, ids, pages, group, cfg)
-            index = produce(desc, ring, full, free, index, base + layer * count * stride, count, stride, cfg)
-    if (mode & RUN_HEAD) != 0:
-        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
-        mbarrier.wait(decided, 0)
-        if gl.load(decision, volatile=True) == 0:
-            slots = field(table, "head_slots", cfg)
-            step = field(table, "head_block_stride", cfg)
-            block = field(table, "head_block_begin", cfg)
-            for _ in range(field(table, "head_block_count", cfg)):
-                base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
-                index = produce(desc, ring, full, free, index, base, slots, 1, cfg)
-                block += step
 
 
 @gluon.jit
@@ -124,8 +69,6 @@ def consumer(
     INTER: gl.constexpr = cfg.schedule.shape.intermediate
     SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
     AB: gl.constexpr = cfg.activation_blocks
-    V: gl.constexpr = cfg.schedule.shape.vocab_size
-    W: gl.constexpr = cfg.mask_words
     XL: gl.constexpr = cfg.weight_layout
     qkv_place = reinterpret(activations, gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
     output_place = reinterpret(activations, gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
@@ -204,8 +147,9 @@ def consumer(
             if TILES > 1:
                 more_keys, more_values = load_tile(cache, second, cfg)
             if qkv_row_begin == 0:
-                sums = gl.convert_layout(gl.sum(gl.sum(squares, 2), 0), cfg.clear_layout)
-                batch = gl.arange(0, BT, layout=cfg.clear_layout)
+                sums = gl.sum(squares, 2)  # of each block: to add them up here would take longer
+                block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
+                batch = gl.arange(0, BT, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
                 gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
             for r in range(qkv_row_begin, qkv_row_end):
                 index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
@@ -234,7 +178,7 @@ def consumer(
             mark(trace, pid, layer, layers, 5, cfg)
             if cfg.whole_heads:
                 if short:
-                    best, sums, out = attend(
+                    _, sums, out = attend(
                         qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
                         tiles, queries, weights, own_place, True, member == 0, cfg,
                     )  # fmt: skip
@@ -321,40 +265,11 @@ def consumer(
             sparse_head(residual, norm, head_rows, mask, constrained, temperatures, seeds, offsets,
                         best_scores, best_tokens, pid, cfg)  # fmt: skip
         else:
-            squares = put_input(False, residual, embedding, ids, last_tokens, norm, whole_place, 0, KB,
-                      cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
-            activations_ready()
-            LH: gl.constexpr = cfg.sums_layout
-            factor = inverse_rms_of(squares, LH, cfg)
-            head_row = gl.arange(0, 64, layout=gl.SliceLayout(1, LH))[:, None]
-            batch_row = gl.arange(0, BT, layout=gl.SliceLayout(0, LH))[None, :]
-            batch = gl.arange(0, BT, layout=gl.SliceLayout(0, LH))
-            best = gl.full((64, BT), -float("inf"), gl.float32, LH)
-            best_token = gl.full((64, BT), 2147483647, gl.int32, LH)
-            temperature = gl.load(temperatures + batch, mask=batch < B, other=0.0)[None, :]
-            seed = gl.load(seeds + batch, mask=batch < B, other=0)[None, :]
-            offset = gl.load(offsets + batch, mask=batch < B, other=0)[None, :]
-            any_drawn = gl.max(gl.load(temperatures + batch, mask=batch < B, other=0.0), 0) > 0
-            masked = (gl.load(constrained + batch, mask=batch < B, other=0) != 0)[None, :]
-            block = field(table, "head_block_begin", cfg)
-            for _ in range(field(table, "head_block_count", cfg)):
-                token = block * 64 + head_row + batch_row * 0
-                wanted = (token < V) & (batch_row < B)
-                index, acc = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-                y = column_sums(acc, LH) * factor
-                if (mode & KEEP_LOGITS) != 0:
-                    gl.store(logits + batch_row.to(gl.int64) * V + token, y, mask=wanted)
-                if (mode & USE_MASK) != 0:
-                    wanted = wanted & allowed(mask, masked, batch_row, token, wanted, W)
-                score = y
-                if any_drawn:
-                    score = score_of(y, token, temperature, seed, offset)
-                score = gl.where(wanted, score, -float("inf"))
-                better = score > best
-                best = gl.where(better, score, best)
-                best_token = gl.where(better, token, best_token)
-                block += field(table, "head_block_stride", cfg)
-            put_best(best, best_token, best_scores, best_tokens, pid, cfg)
+            dense_head(
+                ring, full, free, slot_trace, index, activations, whole_place, table, mode, residual, norm,
+                embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
+                best_scores, best_tokens, pid, cfg,
+            )  # fmt: skip
         mark(trace, pid, layers, layers, 1, cfg)
     block_barrier()
     before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
@@ -364,20 +279,6 @@ def consumer(
         gl.store(state, passes)
         gl.store(state + 1, launches + 1)
     mark(trace, pid, layers, layers, 2, cfg)
-
-
-@gluon.jit
-def clear(buffer, pid, count: gl.constexpr, programs: gl.constexpr, cfg: gl.constexpr):
-    """This program's share of `count` float32 zeros."""
-    z = fresh_zero()
-    SHARE: gl.constexpr = (count + programs - 1) // programs
-    offset = gl.arange(0, 128, layout=cfg.clear_layout) + z
-    for begin in gl.static_range(0, SHARE, 128):
-        within = begin + offset
-        place = pid * SHARE + within
-        gl.store(
-            buffer + place, gl.full((128,), 0.0, gl.float32, cfg.clear_layout), mask=(within < SHARE) & (place < count)
-        )
 
 
 @gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
