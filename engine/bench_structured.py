@@ -98,8 +98,11 @@ class Load:
 
     @property
     def over_the_longer(self) -> float:
-        """A step's time over max(device, host): 1 when the shorter hides under the longer."""
-        return self.seconds / max(self.device, self.host)
+        """A step's time over max(device, host): 1 when the shorter hides under the longer.
+
+        The time is the device's, from first to last work of a turn: beginnings and ends of texts are no steps.
+        """
+        return (self.device + self.bubble) / max(self.device, self.host)
 
     @property
     def microseconds(self) -> float:
