@@ -87,7 +87,7 @@ class Load:
         totals = engine.trace.totals
         self.seconds += seconds
         self.device += sum(totals.get(f"device.{kind}", 0.0) for kind in ("forward", "sample"))
-        self.host += sum(totals.get(f"host.{kind}", 0.0) for kind in ("fill", "sample", "commit", "launch"))
+        self.host += sum(totals.get(f"host.{kind}", 0.0) for kind in ("fill", "sample", "commit", "plan", "launch"))
         self.bubble += totals.get("device.bubble", 0.0)
         self.steps, self.tokens, self.forced = self.steps + steps, self.tokens + tokens, self.forced + forced
 
