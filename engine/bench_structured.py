@@ -87,7 +87,7 @@ class Load:
         totals = engine.trace.totals
         self.seconds += seconds
         self.device += sum(totals.get(f"device.{kind}", 0.0) for kind in ("forward", "sample"))
-        self.host += sum(totals.get(f"host.{kind}", 0.0) for kind in ("fill", "sample", "commit", "launch"))
+        self.host += sum(totals.get(f"host.{kind}", 0.0) for kind in ("fill", "sample", "commit", "plan", "launch"))
         self.bubble += totals.get("device.bubble", 0.0)
         self.steps, self.tokens, self.forced = self.steps + steps, self.tokens + tokens, self.forced + forced
 
@@ -98,8 +98,11 @@ class Load:
 
     @property
     def over_the_longer(self) -> float:
-        """A step's time over max(device, host): 1 when the shorter hides under the longer."""
-        return self.seconds / max(self.device, self.host)
+        """A step's time over max(device, host): 1 when the shorter hides under the longer.
+
+        The time is the device's, from first to last work of a turn: beginnings and ends of texts are no steps.
+        """
+        return (self.device + self.bubble) / max(self.device, self.host)
 
     @property
     def microseconds(self) -> float:

@@ -257,7 +257,8 @@ class Engine:
     def _launch(self) -> None:
         for sequence in [each for each in self._scheduler.running if hangs(each)]:
             self._lifecycle.fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
-        plan = self._scheduler.plan()
+        with self.trace.host("plan", self.metrics.steps + 1):
+            plan = self._scheduler.plan()
         if plan is None and self._pipeline.empty and not self._lifecycle.has_news:  # what has ended is told first
             plan = self._plan_when_a_mask_is_there()
         if plan is None:

@@ -76,11 +76,12 @@ class FusedModel:
         self._hidden = np.zeros(MOST_TOKENS * wide, np.float32)
         self._counters = np.zeros((PHASES * layers + 2, COUNTER_BYTES // 8), np.int64)
         self._crew = Crew()
+        self._lost = False  # a thread did not come back, and may still write into the buffers
         self._scratch: list[tuple[Any, ...]] = []
 
     def takes(self, step: ForwardInput) -> bool:
         """Whether `logits` may be asked for this step; others are the plain model's."""
-        return len(step.ids) <= MOST_TOKENS and step.adapters is None
+        return len(step.ids) <= MOST_TOKENS and step.adapters is None and not self._lost
 
     def logits(self, step: ForwardInput, sampled: Tensor, out: Tensor, threads: int) -> None:
         """Run the step's tokens, at most MOST_TOKENS; write the logits of the tokens `sampled` [R] to out [>= R, V]."""
@@ -103,7 +104,11 @@ class FusedModel:
         )
         while len(self._scratch) < threads:
             self._scratch.append(self._buffers())
-        self._crew.run(lambda thread: run_step(self.shape, self._network, work, *self._scratch[thread]), threads)
+        try:
+            self._crew.run(lambda thread: run_step(self.shape, self._network, work, *self._scratch[thread]), threads)
+        except TimeoutError:
+            self._lost = True
+            raise
 
     def _buffers(self) -> tuple[Any, ...]:
         """What each thread has for itself; see run_step."""

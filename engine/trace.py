@@ -25,7 +25,8 @@ class Span(NamedTuple):
 class Trace:
     """Totals are always kept; single spans only after `record = True`, the latest `MOST_SPANS` of them.
 
-    Kinds on the host: fill (masks), sample (handing the step to the sampler), wait (for its tokens), commit, launch.
+    Kinds on the host: fill (masks), sample (handing the step to the sampler), wait (for its tokens), commit, plan,
+    launch.
     On the device: forward, sample, and bubble: idle between two parts of work while rows are being decoded.
     """
 
