@@ -21,6 +21,7 @@ import torch
 
 from structgen.engine.cuda_buffers import Bucket, DeviceSlot
 from structgen.engine.cuda_events import DeviceClock, make_stream
+from structgen.engine.cuda_graphs import captured
 from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput, LaneTables, packed_size, unpack
 from structgen.engine.errors import StepTimeoutError
@@ -219,15 +220,7 @@ class CudaRunner:
 
     @torch.inference_mode()
     def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The work as a graph. It runs twice more than asked, which must do no harm."""
-        with torch.cuda.stream(self._compute):
-            for _ in range(2):  # compiles what must be compiled, and lets libraries allocate
-                work()
-        self._compute.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._compute):
-            work()
-        return graph
+        return captured(work, self._compute)
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from structgen.engine.cuda_graphs import captured
 from structgen.engine.fused_sampler import FusedSampler, has_cuts
 from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
@@ -66,20 +65,9 @@ class CudaSampling:
 
         key = (logits.data_ptr(), rows, masked, cuts)
         if key not in self._graphs:
-            self._graphs[key] = _captured(work)
+            self._graphs[key] = captured(work, torch.cuda.current_stream())
         self._graphs[key].replay()
 
     def _hand_over(self, tokens: Tensor, status: Tensor, targets: Tensor) -> None:
         self._last_tokens.index_copy_(0, targets.long(), tokens)
         self.result[: len(tokens)] = tokens + (status.long() << STATUS_SHIFT)
-
-
-def _captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Runs the work twice more than asked, which does no harm: it is a function of buffers that stay as they are."""
-    work()
-    stream = torch.cuda.current_stream()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        work()
-    return graph
