@@ -38,9 +38,6 @@ PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
 IGNORED = RowSampling(SamplingParams())  # for a row whose token nobody waits for
-# Launching a step before the tokens of the last are known costs a jump one step more; waiting for them costs the device
-# the round trip to the host. From so many jumps a row on, waiting is cheaper.
-JUMPS_WORTH_WAITING = 0.12
 
 
 class Engine:
@@ -160,7 +157,7 @@ class Engine:
         if slot is not None:
             self._fill(slot)
             self._sample(slot)
-            if self.depth == 1 or self._jumps_are_likely(slot):
+            if self.depth == 1 or self._waiting_pays(slot):
                 self._commit_sampled()
             self._launch()
         return self._lifecycle.take_outputs()
@@ -283,9 +280,18 @@ class Engine:
             self._filler.wait_for_any(late)
         return self._scheduler.plan() if late else None
 
-    def _jumps_are_likely(self, slot: StepSlot) -> bool:
+    def _waiting_pays(self, slot: StepSlot) -> bool:
+        """Whether to commit before launching, though a second step could be in flight: for rows that jump often.
+
+        A step launched before the last one's tokens are known runs without the tokens that these force, so each jump
+        costs a step more. Waiting costs every step the host's work, which the device would hide.
+        """
         rates = [row.sequence.jump_rate for row in slot.rows if not row.void]
-        return bool(rates) and sum(rates) > JUMPS_WORTH_WAITING * len(rates)
+        if not rates:
+            return False
+        device = self.trace.usual("device", "forward", "sample")
+        host = self.trace.usual("host", "commit", "fill", "sample", "plan", "launch")
+        return sum(rates) / len(rates) * device > host
 
     def _note_duration(self) -> None:
         now = time.perf_counter()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+RECENT = 0.1  # weight of the latest step in what is usual
 MOST_SPANS = 50_000  # kept for `chrome`; the totals know all
 HOST, DEVICE = "host", "device"
 
@@ -34,6 +35,7 @@ class Trace:
         self.record = False
         self.spans: deque[Span] = deque(maxlen=MOST_SPANS)
         self.totals: dict[str, float] = {}
+        self._usual: dict[str, float] = {}  # seconds a step, lately; kept by `reset`
         self._device_busy_until: float | None = None
 
     @contextmanager
@@ -59,6 +61,8 @@ class Trace:
     def add(self, track: str, kind: str, step: int, begin: float, end: float) -> None:
         name = f"{track}.{kind}"
         self.totals[name] = self.totals.get(name, 0.0) + end - begin
+        usual = self._usual.setdefault(name, end - begin)
+        self._usual[name] = usual + RECENT * (end - begin - usual)
         if self.record:
             self.spans.append(Span(track, kind, step, begin, end))
 
@@ -66,6 +70,10 @@ class Trace:
         self.spans.clear()
         self.totals.clear()
         self._device_busy_until = None
+
+    def usual(self, track: str, *kinds: str) -> float:
+        """Seconds of a step that these kinds take together, lately."""
+        return sum(self._usual.get(f"{track}.{kind}", 0.0) for kind in kinds)
 
     @property
     def bubble_share(self) -> float:
