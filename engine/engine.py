@@ -21,13 +21,13 @@ from structgen.engine.errors import AdapterError, BudgetError, ContextLengthErro
 from structgen.engine.lifecycle import Lifecycle, StepOutput
 from structgen.engine.llama import LlamaModel
 from structgen.engine.lora_files import AdapterWeights
-from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller, hangs
+from structgen.engine.mask_filler import GRAMMAR_SECONDS, MaskFiller
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.rescue import Rescue
 from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, AdapterRunner, ModelRunner
-from structgen.engine.sampler import RowSampling
+from structgen.engine.sampler import IGNORED
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler, StepPlan
 from structgen.engine.sequence import MaskSource, Sequence
@@ -37,7 +37,6 @@ from structgen.engine.trace import Trace
 PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
-IGNORED = RowSampling(SamplingParams())  # for a row whose token nobody waits for
 
 
 class Engine:
@@ -237,7 +236,8 @@ class Engine:
         with self.trace.host("wait", slot.number):
             picks = self._rescue.wait(slot)
         with self.trace.host("commit", slot.number):
-            self.trace.device(self.runner.spans(slot), slot.number)
+            if slot.fault is None:  # else its events may never have been recorded
+                self.trace.device(self.runner.spans(slot), slot.number)
             for planned, pick in zip(slot.rows, picks, strict=True):
                 if planned.void:
                     self.metrics.void_rows += 1
@@ -252,7 +252,7 @@ class Engine:
         self._note_duration()
 
     def _launch(self) -> None:
-        for sequence in [each for each in self._scheduler.running if hangs(each)]:
+        for sequence in self._filler.hanging(self._scheduler.running):
             self._lifecycle.fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
         with self.trace.host("plan", self.metrics.steps + 1):
             plan = self._scheduler.plan()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from structgen.engine.mask_workers import MaskWorkers
 from structgen.engine.sequence import Mask, Sequence
 
 GRAMMAR_SECONDS = 30.0  # a mask that takes longer ends its request
+GLANCE = 0.05  # seconds: so often the engine looks up from waiting for a mask, for new requests and cancels
 
 
 @dataclass
@@ -30,12 +34,13 @@ class MaskFiller:
 
     def __init__(self, words: int) -> None:
         self._words = words
-        self._pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="structgen-engine-mask")
+        self._workers = MaskWorkers(min(4, os.cpu_count() or 1))
 
     def fill(self, targets: Items[tuple[Sequence, Mask]], *, patience: float, others: bool) -> Filled:
         """Fill each target's row under its sequence's budget. `others`: the step has rows that need no mask.
 
-        With nothing to hold back (no row ready, no others) it waits for the first mask, however long that takes.
+        With nothing to hold back (no row ready, no others) a single mask is computed here, however long that takes, and
+        the first of several is waited for.
         """
         result = Filled()
         started = [target for target in targets if not self._is_known(*target, result)]
@@ -45,18 +50,25 @@ class MaskFiller:
         for sequence, _ in started:
             if sequence.mask_job is None:
                 sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS
-                sequence.mask_job = self._pool.submit(self._compute, sequence)
+                sequence.mask_job = self._workers.submit(partial(self._compute, sequence), patience=GRAMMAR_SECONDS)
         self._collect(started, patience, others or len(started) < len(targets), result)
         return result
 
     def wait_for_any(self, sequences: Items[Sequence]) -> None:
-        """Block until one of the late masks is there, or counts as hanging."""
+        """Block until one of the late masks is there, but not for long: then the caller looks up."""
         jobs = [sequence.mask_job for sequence in sequences if sequence.mask_job is not None]
-        deadline = min(sequence.mask_deadline for sequence in sequences)
-        wait(jobs, max(0.0, deadline - time.perf_counter()), FIRST_COMPLETED)
+        wait(jobs, GLANCE, FIRST_COMPLETED)
+
+    def hanging(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """Those that wait for a mask longer than any should take. Their threads are given up."""
+        late = [each for each in sequences if each.mask_job is not None and not each.mask_job.done()]
+        if late:
+            self._workers.relieve(GRAMMAR_SECONDS)
+        now = time.perf_counter()
+        return [each for each in late if now > each.mask_deadline]
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
     def _is_known(self, sequence: Sequence, row: Mask, result: Filled) -> bool:
         """Whether the row is settled: filled with a known mask, or failed."""
@@ -76,6 +88,7 @@ class MaskFiller:
             result.failed.append((sequence, problem))
 
     def _compute(self, sequence: Sequence) -> Mask:
+        sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS  # not of the time behind others that hang
         row: Mask = np.empty(self._words, dtype=np.int32)  # not the slot's, which belongs to another step by then
         fill_mask(sequence, row)
         return row
@@ -103,9 +116,3 @@ def fill_mask(sequence: Sequence, row: Mask) -> None:
     assert sequence.matcher is not None
     sequence.matcher.fill_mask(row, sequence.budget)
     sequence.closed_early |= sequence.matcher.mask_was_narrowed
-
-
-def hangs(sequence: Sequence) -> bool:
-    """Whether the sequence waits for a mask longer than any should take."""
-    job = sequence.mask_job
-    return job is not None and not job.done() and time.perf_counter() > sequence.mask_deadline

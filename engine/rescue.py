@@ -8,7 +8,9 @@ from structgen.engine.metrics import Metrics
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.runner import ModelRunner
 from structgen.engine.sampled import Pick, Sampled
+from structgen.engine.sampler import IGNORED
 from structgen.engine.scheduler import PlanRow, StepPlan
+from structgen.engine.sequence import Stage
 from structgen.engine.step import StepSlot
 
 NO_PICK = Pick(0, None, None)
@@ -33,14 +35,21 @@ class Rescue:
     def wait(self, slot: StepSlot) -> list[Pick]:
         """What the step sampled; when the runner fails, each row is run again alone, and those that fail again end."""
         try:
-            if slot.fault is not None:
-                raise slot.fault
-            self._runner.wait(slot, self._seconds)
+            return self._wait(slot)
         except StepTimeoutError as problem:
             for sequence in list(self._lifecycle.live):
                 self._lifecycle.fail(sequence, problem.message)
             raise
-        except Exception:
+
+    def _wait(self, slot: StepSlot) -> list[Pick]:
+        try:
+            if slot.fault is not None:
+                raise slot.fault
+            self._runner.wait(slot, self._seconds)
+        except StepTimeoutError:
+            raise
+        except Exception as problem:
+            slot.fault = problem
             return self._run_again(slot)
         return _picks(slot)
 
@@ -51,18 +60,32 @@ class Rescue:
         sampling = {planned.sequence: row for row, planned in enumerate(slot.rows)}
         picks = [NO_PICK] * len(slot.rows)
         for planned in slot.plan.rows:
-            row = sampling.get(planned.sequence)
-            found = [] if planned.void else self._run_alone(planned, slot, row)
+            row, sequence = sampling.get(planned.sequence), planned.sequence
+            if planned.void or sequence.stage is not Stage.RUNNING:  # nobody waits for its token, or it has no lane
+                sequence.void(min(sequence.computed, planned.start))  # the keys of the row are not there
+                continue
+            found = self._run_alone(planned, slot, row)
             if row is not None and found:
                 picks[row] = found[0]
         return picks
 
     def _undo(self, slot: StepSlot) -> None:
+        """Take the newest step back. It is seen through first: it may be reading its buffers, and what it wrote counts
+        for nothing, whoever its rows belong to by now.
+        """
+        if slot.fault is None:
+            slot.sampling = [IGNORED] * len(slot.rows)
+            try:
+                self._runner.sample(slot)
+                self._runner.wait(slot, self._seconds)
+            except StepTimeoutError:
+                raise
+            except Exception as problem:
+                slot.fault = problem
         for planned in slot.plan.rows:
             sequence = planned.sequence
-            if not planned.void:
-                sequence.computed = min(sequence.computed, planned.start)
-                sequence.unknown -= planned.samples
+            sequence.unknown -= planned.samples and not planned.void
+            sequence.computed = min(sequence.computed, planned.start)
         for sequence in self._pipeline.discard():
             self._lifecycle.settle(sequence)
 
@@ -77,6 +100,8 @@ class Rescue:
             self._runner.launch(alone)
             self._runner.sample(alone)
             self._runner.wait(alone, self._seconds)
+        except StepTimeoutError:  # the device hangs: so would every other row
+            raise
         except Exception as problem:
             self._lifecycle.fail(planned.sequence, f"the model failed: {problem!r}")
             return []

@@ -39,6 +39,9 @@ class RowSampling(NamedTuple):
     history: TokenHistory | None = None
 
 
+IGNORED = RowSampling(SamplingParams())  # for a row whose token nobody waits for
+
+
 class Sampler:
     """Works on one device and never waits for it: whatever depends on values stays a tensor there.
 

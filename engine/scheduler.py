@@ -84,17 +84,16 @@ class Scheduler:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
         self._admit()
         ready = [sequence for sequence in self.running if sequence.plannable]
-        decode = [self._take(each, 1) for each in ready if each.pending == 1 and self._grow(each, 1)]
+        decode = [(each, 1) for each in ready if each.pending == 1 and self._grow(each, 1)]
         room = self.step_tokens - len(decode)
         chunks = []
         for sequence in sorted((each for each in ready if each.pending > 1), key=_is_long):
             count = min(sequence.pending, room)
-            if count > 0 and sequence.plannable and self._grow(sequence, count):
-                chunks.append(self._take(sequence, count))
+            if count > 0 and self._grow(sequence, count):
+                chunks.append((sequence, count))
                 room -= count
-        plan = StepPlan(
-            _still_running(decode), _still_running(chunks)
-        )  # a later row may have preempted an earlier one's
+        # Taken only now: a later row may have preempted an earlier one's, whose token then does not run.
+        plan = StepPlan(self._take_running(decode), self._take_running(chunks))
         return plan if plan.decode or plan.chunks else None
 
     def drop(self, sequence: Sequence) -> None:
@@ -118,6 +117,7 @@ class Scheduler:
             if sequence in self.preempted:
                 self.preempted.remove(sequence)
             sequence.void(computed=0)
+            sequence.prompt_is_known = False  # its pages may be taken for others before it runs again
             sequence.stage = Stage.WAITING
             self.waiting.appendleft(sequence)
 
@@ -169,11 +169,14 @@ class Scheduler:
         return self.pages.share(sequence.page_keys)
 
     def _grow(self, sequence: Sequence, count: int) -> bool:
-        """Pages for `count` more tokens; False when the sequence must wait for some, or was preempted itself."""
+        """Pages for `count` more tokens; False when the sequence must wait for some, or is preempted."""
+        if sequence.stage is not Stage.RUNNING:
+            return False
         need = self.pages.pages_for(sequence.computed + count) - len(sequence.pages)
         while need > self.pages.available:
             victim = self.running[-1]
-            if victim is self.running[0]:  # alone: what it lacks is held by preempted ones, and comes back soon
+            coming = sum(len(each.pages) for each in self.preempted)  # when the steps that hold them are through
+            if need <= self.pages.available + coming or victim is self.running[0]:
                 return False
             self._preempt(victim)
             if victim is sequence:
@@ -207,16 +210,15 @@ class Scheduler:
         if self._coming:
             self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
+    def _take_running(self, rows: list[tuple[Sequence, int]]) -> tuple[PlanRow, ...]:
+        return tuple(self._take(each, count) for each, count in rows if each.stage is Stage.RUNNING)
+
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:
         row = PlanRow(sequence, sequence.computed, count, count == sequence.pending, sequence.epoch)
         sequence.computed += count
         sequence.unknown += row.samples
         return row
-
-
-def _still_running(rows: list[PlanRow]) -> tuple[PlanRow, ...]:
-    return tuple(row for row in rows if row.sequence.stage is Stage.RUNNING)
 
 
 def _is_long(sequence: Sequence) -> bool:

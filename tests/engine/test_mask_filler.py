@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -106,3 +108,63 @@ def test_masks_of_one_step_reach_their_own_rows() -> None:
     for sequence, matcher in zip(sequences, matchers, strict=True):
         assert set(sequence.output_ids[1:20]) == {matcher.letter}
         assert np.array_equal(sequence.output_ids[:1], [1])
+
+
+def test_grammars_that_hang_take_no_thread_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.1)
+    release = threading.Event()
+
+    class Hung(Quoted):
+        def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+            assert release.wait(30)
+
+    engine = Engine(FakeRunner(), max_batch=16, depth=2)
+    free = engine.submit([4], SamplingParams(max_tokens=400))
+    hung = [engine.submit([5, number], SamplingParams(max_tokens=9), Hung(), ENDS) for number in range(8)]
+    for _ in range(4):
+        engine.step()
+    for sequence in hung[::2]:
+        engine.cancel(sequence)
+    good = engine.submit([7, 3], SamplingParams(max_tokens=12), Quoted(), ENDS)
+    run(engine)
+    assert [sequence.finish_reason for sequence in hung] == ["cancelled", "error"] * 4
+    assert good.output_ids == alone([7, 3], SamplingParams(max_tokens=12), Quoted())
+    assert len(free.output_ids) == 400
+    release.set()
+    engine.close()
+
+
+def test_a_request_that_comes_while_a_mask_is_waited_for_is_served() -> None:
+    release = threading.Event()
+
+    class Held(Quoted):
+        def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+            assert release.wait(30)
+            super().fill_mask(row, budget)
+
+    engine = Engine(FakeRunner(), max_batch=3, depth=2)
+    held = [engine.submit([5, number], SamplingParams(max_tokens=9), Held(), ENDS) for number in range(2)]
+    for _ in range(3):
+        engine.step()
+    other = engine.submit([7, 3], SamplingParams(max_tokens=30))
+    while not other.finished:
+        engine.step()
+    assert not any(sequence.finished for sequence in held)
+    release.set()
+    run(engine)
+    assert all(is_quoted(sequence.output_ids) for sequence in held)
+
+
+def test_the_interpreter_ends_while_a_mask_is_computed() -> None:
+    code = """
+import subprocess
+import sys
+import threading
+from structgen.engine.mask_workers import MaskWorkers
+workers = MaskWorkers(1)
+begun = threading.Event()
+workers.submit(lambda: begun.set() or threading.Event().wait(), patience=1.0)
+assert begun.wait(20)
+workers.close()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

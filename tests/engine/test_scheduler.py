@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from structgen.engine.pages import PageAllocator
+from structgen.engine.pages import PageAllocator, page_keys
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler
@@ -234,3 +234,52 @@ def test_wrong_references_are_found() -> None:
     sequence.inflight_refs = 1
     with pytest.raises(AssertionError, match="wrong references"):
         pipeline.check_integrity([sequence])
+
+
+def test_a_row_that_is_preempted_by_a_later_one_of_the_same_plan_was_never_taken() -> None:
+    scheduler = make_scheduler(pages=4, max_batch=2, step_tokens=16)
+    old, young = make_sequence(1, 7, max_tokens=9), make_sequence(2, 3, max_tokens=9)
+    for sequence in (old, young):
+        scheduler.add(sequence)
+    scheduler.plan()
+    for sequence in (old, young):
+        commit(sequence)
+    old.output_ids += [1, 2, 3, 4, 5]
+    plan = scheduler.plan()
+    assert plan is not None
+    assert [(row.sequence, row.count) for row in plan.rows] == [(old, 6)]
+    assert (young.stage, young.pages, young.unknown) == (Stage.WAITING, [], 0)
+    assert scheduler.pages.share(page_keys(young.tokens(0, 4), 4, [])) == [], "its fourth token never ran"
+
+
+def test_pages_that_come_back_with_the_step_in_flight_are_waited_for() -> None:
+    scheduler = make_scheduler(pages=8, max_batch=4, step_tokens=40)
+    pipeline = Pipeline(["a", "b"])
+    sequences = [make_sequence(number, 7, max_tokens=9) for number in range(1, 5)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    plan = scheduler.plan()
+    while len(scheduler.running) < 4:
+        plan = scheduler.plan()
+    assert plan is not None
+    pipeline.launch(sequences)
+    pipeline.sampled()
+    for sequence in sequences:
+        commit(sequence)
+    sequences[0].output_ids.append(1)
+    scheduler.plan()
+    assert [sequence.stage for sequence in sequences] == [Stage.RUNNING] * 3 + [Stage.PREEMPTED]
+
+
+def test_a_preempted_prompt_is_told_again_when_it_has_been_computed_again() -> None:
+    scheduler = make_scheduler(pages=4, max_batch=2, step_tokens=16)
+    old, young = make_sequence(1, 7, max_tokens=9), make_sequence(2, 3, max_tokens=9)
+    for sequence in (old, young):
+        scheduler.add(sequence)
+    scheduler.plan()
+    for sequence in (old, young):
+        commit(sequence)
+        sequence.prompt_is_known = True
+    old.output_ids += [1, 2, 3, 4, 5]
+    scheduler.plan()
+    assert (young.stage, young.prompt_is_known) == (Stage.WAITING, False)
