@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -49,7 +50,7 @@ class MaskFiller:
             return result
         for sequence, _ in started:
             if sequence.mask_job is None:
-                sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS
+                sequence.mask_deadline = math.inf  # until a thread takes it up: others may hang before it
                 sequence.mask_job = self._workers.submit(partial(self._compute, sequence), patience=GRAMMAR_SECONDS)
         self._collect(started, patience, others or len(started) < len(targets), result)
         return result
@@ -62,8 +63,8 @@ class MaskFiller:
     def hanging(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Those that wait for a mask longer than any should take. Their threads are given up."""
         late = [each for each in sequences if each.mask_job is not None and not each.mask_job.done()]
-        if late:
-            self._workers.relieve(GRAMMAR_SECONDS)
+        if late and not self._workers.relieve(GRAMMAR_SECONDS):
+            return late
         now = time.perf_counter()
         return [each for each in late if now > each.mask_deadline]
 
@@ -88,7 +89,7 @@ class MaskFiller:
             result.failed.append((sequence, problem))
 
     def _compute(self, sequence: Sequence) -> Mask:
-        sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS  # not of the time behind others that hang
+        sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS
         row: Mask = np.empty(self._words, dtype=np.int32)  # not the slot's, which belongs to another step by then
         fill_mask(sequence, row)
         return row

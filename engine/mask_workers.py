@@ -34,15 +34,16 @@ class MaskWorkers:
         self.relieve(patience)
         return future
 
-    def relieve(self, patience: float) -> None:
-        """Start a thread where work waits and too few are left to take it."""
+    def relieve(self, patience: float) -> bool:
+        """Start a thread where work waits and too few are left to take it; False when all that there may be hang."""
         if self._work.empty():
-            return
+            return True
         self._workers = [worker for worker in self._workers if worker.thread.is_alive()]
         oldest = time.perf_counter() - patience
         stuck = sum(worker.since < oldest for worker in self._workers)
         if len(self._workers) - min(stuck, MOST_STUCK) < self._threads:
             self._workers.append(_Worker(self._work))
+        return stuck < len(self._workers)
 
     def close(self) -> None:
         """Cancel what waits, and let the threads end; one that is at work ends after it."""

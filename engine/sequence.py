@@ -174,6 +174,8 @@ class Sequence:
         self.stage = Stage.FINISHED
         self.finish_reason = "length" if reason == "stop" and self.closed_early else reason
         self.error = error
+        if self.mask_job is not None:
+            self.mask_job.cancel()  # or its turn would come, though nobody waits for it
         self.mask_job = None
 
     def __repr__(self) -> str:
