@@ -53,7 +53,11 @@ class Case:
         self.pages, batch = rng.choice([14, 18, 24, 60]), rng.choice([1, 2, 3, 5])
         self.slow = rng.choice([0.0, 0.0, 0.002])
         faults = rng.choice([0.0, 0.0, 0.1, 0.3])
-        options: dict[str, Any] = {"max_batch": batch, "jump_forward": rng.random() < 0.8, "prefill_tokens": rng.choice([4, 16, 256])}
+        options: dict[str, Any] = {
+            "max_batch": batch,
+            "jump_forward": rng.random() < 0.8,
+            "prefill_tokens": rng.choice([4, 16, 256]),
+        }
         self.cancels = rng.choice([0.0, 0.02, 0.1])
         self.engine = Engine(
             Random(self.pages, depth=depth, threaded=threaded, seed=seed, faults=faults), depth=depth, **options
