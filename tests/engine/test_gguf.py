@@ -36,8 +36,8 @@ def one_thread() -> Iterator[None]:
 
 
 def default_model() -> Path:
-    cache = os.environ.get("STRUCTGEN_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "structgen")
-    folder = Path(cache).expanduser() / "models" / "smollm2-135m-instruct"
+    cache = os.environ.get("STRUCTGEN_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(cache, "structgen").expanduser() / "models" / "smollm2-135m-instruct"
     return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
