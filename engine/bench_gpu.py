@@ -23,6 +23,7 @@ from structgen.engine.bench_vocabulary import read_vocabulary
 from structgen.engine.engine import Engine
 from structgen.engine.errors import EngineError
 from structgen.engine.llama import LlamaModel
+from structgen.engine.made_up_weights import MadeUpWeights
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.rope_scaling import RopeScaling
 from structgen.engine.runner import PAGE_SIZE, ModelRunner
@@ -47,33 +48,16 @@ PROMPT_TOKENS = 48
 HEADLINES = ("constrained_ratio", "jump_forward_ratio", "depth2_gain", "bubble_pct")
 
 
-class RandomWeights:
-    """A WeightSource that makes up each tensor when it is asked for: matrices of deviation 0.02, norms of one."""
+def random_weights(config: ModelConfig, device: str) -> MadeUpWeights:
+    """Matrices of deviation 0.02, norms of one."""
+    generator = torch.Generator(device).manual_seed(0)
 
-    def __init__(self, config: ModelConfig, device: str) -> None:
-        self._config, self._device = config, device
-        self._generator = torch.Generator(device).manual_seed(0)
+    def make(shape: tuple[int, ...]) -> Tensor:
+        if len(shape) == 1:
+            return torch.ones(shape, device=device)
+        return torch.randn(shape, generator=generator, device=device).mul_(0.02)
 
-    def get(self, name: str) -> Tensor:
-        config = self._config
-        wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embed_tokens": (config.vocab_size, config.hidden),
-            "q_proj": (wide, config.hidden),
-            "k_proj": (narrow, config.hidden),
-            "v_proj": (narrow, config.hidden),
-            "o_proj": (config.hidden, wide),
-            "gate_proj": (config.intermediate, config.hidden),
-            "up_proj": (config.intermediate, config.hidden),
-            "down_proj": (config.hidden, config.intermediate),
-        }
-        shape = shapes.get(name.split(".")[-2])
-        if shape is None:
-            return torch.ones(config.hidden, device=self._device)
-        return torch.randn(shape, generator=self._generator, device=self._device).mul_(0.02)
-
-    def has(self, name: str) -> bool:
-        return name not in ("rope_factors", "lm_head.weight")
+    return MadeUpWeights(config, make)
 
 
 def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
@@ -81,7 +65,7 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
         raise EngineError("PyTorch sees no GPU", hint="leave out --device cuda")
     vocabulary = read_vocabulary(options.tokenizer)
     tasks = list(_tasks(vocabulary))
-    model = LlamaModel(LLAMA_1B, RandomWeights(LLAMA_1B, options.device), "bfloat16", options.device)
+    model = LlamaModel(LLAMA_1B, random_weights(LLAMA_1B, options.device), "bfloat16", options.device)
     runner = _runner(model, options.runner)
     deep, serial, jumping = (
         Engine(runner, max_batch=max(BATCHES), depth=depth, jump_forward=jump, share_prefixes=False)

@@ -59,6 +59,15 @@ def tensor_shape(name: str, config: ModelConfig) -> tuple[int, ...] | None:
     return outer.get(name)
 
 
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """All that a checkpoint of these sizes holds, without a head of its own when that is tied."""
+    names = ["embed_tokens.weight", "norm.weight", *["lm_head.weight"] * (not config.tied_head)]
+    for layer in range(config.layers):
+        names += [f"layers.{layer}.{name}.weight" for name in _block_shapes(config)]
+    shapes = {name: tensor_shape(name, config) for name in names}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
 @lru_cache(maxsize=1)
 def _block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden, config.intermediate

@@ -77,14 +77,17 @@ class Engine:
         )
         self.runner = runner
         self.depth = depth or runner.default_depth
-        self.jump_forward = jump_forward
         self.metrics, self.trace = Metrics(), Trace()
         self._adapters = AdapterRegistry(runner.max_adapters if isinstance(runner, AdapterRunner) else 0)
         self.max_context = min(runner.max_context, runner.pages * runner.page_size, max_context or runner.max_context)
         cached = CACHED_PREFIX_TOKENS // runner.page_size
         self._pages = PageAllocator(runner.pages, runner.page_size, max_cached=cached)
         self._scheduler = Scheduler(
-            self._pages, max_batch=max_batch, step_tokens=prefill_tokens + max_batch, share_prefixes=share_prefixes
+            self._pages,
+            self.metrics,
+            max_batch=max_batch,
+            step_tokens=prefill_tokens + max_batch,
+            share_prefixes=share_prefixes,
         )
         slots = [
             StepSlot(index, max_batch=max_batch, vocab_size=runner.vocab_size, pinned=runner.pinned)

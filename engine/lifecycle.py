@@ -119,7 +119,6 @@ class Lifecycle:
             return self.fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
         if count:
-            sequence.forced += count
             self._metrics.tokens_forced += count
             self._metrics.jumps += 1
             if sequence.unknown:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from structgen.engine.checked_weights import tensor_shape
 from structgen.engine.errors import ModelError
+from structgen.engine.json_files import read_json_object
 from structgen.engine.model_config import ModelConfig
 
 CONFIG_FILE, WEIGHTS_FILE, PICKLED_FILE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -100,16 +101,8 @@ def target_sizes(model: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def _read_options(folder: Path) -> dict[str, Any]:
-    file = folder / CONFIG_FILE
-    try:
-        options = json.loads(file.read_text(encoding="utf-8"))
-    except OSError:
-        raise ModelError(f"there is no {CONFIG_FILE} in {folder}", hint="give the folder that PEFT saved") from None
-    except ValueError as problem:
-        raise ModelError(f"{CONFIG_FILE} is not JSON: {problem}") from None
-    if not isinstance(options, dict):
-        raise ModelError(f"{CONFIG_FILE} is not a JSON object")
-    return options
+    missing = ModelError(f"there is no {CONFIG_FILE} in {folder}", hint="give the folder that PEFT saved")
+    return read_json_object(folder / CONFIG_FILE, missing=missing)
 
 
 def _refuse_other_kinds(options: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from structgen.engine.errors import ModelError
+from structgen.engine.json_files import read_json_object
 from structgen.engine.model_config import ModelConfig, config_from_huggingface
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -89,12 +89,5 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except OSError:
-        raise ModelError(f"{file.parent} has no readable {file.name}", hint="is this a model folder?") from None
-    except ValueError as problem:
-        raise ModelError(f"{file.name} is not JSON: {problem}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{file.name} is not a JSON object")
-    return value
+    missing = ModelError(f"{file.parent} has no readable {file.name}", hint="is this a model folder?")
+    return read_json_object(file, missing=missing)

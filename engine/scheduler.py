@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator, page_keys
 from structgen.engine.sequence import Sequence, Stage
 
@@ -64,7 +65,15 @@ class Scheduler:
     the n answers to one prompt, or many requests with one long instruction, which all arrive together.
     """
 
-    def __init__(self, pages: PageAllocator, *, max_batch: int, step_tokens: int, share_prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        pages: PageAllocator,
+        metrics: Metrics,
+        *,
+        max_batch: int,
+        step_tokens: int,
+        share_prefixes: bool = True,
+    ) -> None:
         assert step_tokens > max_batch
         self.pages = pages
         self.max_batch, self.step_tokens = max_batch, step_tokens
@@ -73,8 +82,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # in the order of their admission
         self.preempted: list[Sequence] = []  # still held by a step in flight
         self._lanes = list(range(max_batch - 1, -1, -1))
-        self.preemptions = 0
-        self.shared_tokens = 0  # prompt tokens that needed no computing
+        self._metrics = metrics
         self._coming: dict[bytes, Sequence] = {}  # key of a page worth waiting for -> who computes it; one a sequence
 
     def add(self, sequence: Sequence) -> None:
@@ -156,7 +164,7 @@ class Scheduler:
             sequence.pages = shared + self.pages.take(need - len(shared))
             sequence.page_keys = sequence.page_keys[: len(shared)]
             sequence.computed = len(shared) * self.pages.page_size
-            self.shared_tokens += sequence.computed
+            self._metrics.prompt_tokens_shared += sequence.computed
             sequence.lane = self._lanes.pop()
             sequence.stage = Stage.RUNNING
             self.running.append(self.waiting.popleft())
@@ -186,7 +194,7 @@ class Scheduler:
         return True
 
     def _preempt(self, victim: Sequence) -> None:
-        self.preemptions += 1
+        self._metrics.preemptions += 1
         self._stop(victim)
         victim.stage = Stage.PREEMPTED
         if victim.inflight_refs == 0:

@@ -98,7 +98,6 @@ class Sequence:
         self.mask_job: Future[Mask] | None = None  # computes its next mask, and came too late for a step
         self.mask_deadline = 0.0  # `time.perf_counter` after which that job counts as hanging
         self.jump_rate = 0.0  # how often a sampled token was followed by forced ones, lately
-        self.forced = 0  # output tokens that were not sampled
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from structgen.engine.engine import Engine
 from structgen.engine.llama import LlamaModel
+from structgen.engine.made_up_weights import MadeUpWeights
 from structgen.engine.model_config import ModelConfig
 from structgen.engine.sampling_params import SamplingParams
 
@@ -15,30 +15,9 @@ TINY = ModelConfig(
 )
 
 
-class _Ones:
-    """A WeightSource for any Llama shape."""
-
-    def get(self, name: str) -> Tensor:
-        wide, narrow = TINY.heads * TINY.head_dim, TINY.kv_heads * TINY.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embed_tokens": (TINY.vocab_size, TINY.hidden),
-            "q_proj": (wide, TINY.hidden),
-            "k_proj": (narrow, TINY.hidden),
-            "v_proj": (narrow, TINY.hidden),
-            "o_proj": (TINY.hidden, wide),
-            "gate_proj": (TINY.intermediate, TINY.hidden),
-            "up_proj": (TINY.intermediate, TINY.hidden),
-            "down_proj": (TINY.hidden, TINY.intermediate),
-        }
-        return torch.ones(shapes.get(name.split(".")[-2], (TINY.hidden,)))
-
-    def has(self, name: str) -> bool:
-        return name != "rope_factors"
-
-
 def warm_up() -> None:
     """Takes some 5 seconds the first time after an installation; nothing where the compiled step is not used."""
-    engine = Engine(LlamaModel(TINY, _Ones(), "int8"), max_batch=1)
+    engine = Engine(LlamaModel(TINY, MadeUpWeights(TINY, torch.ones), "int8"), max_batch=1)
     engine.submit([1], SamplingParams(max_tokens=2))
     while engine.has_work:
         engine.step()

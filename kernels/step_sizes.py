@@ -239,11 +239,6 @@ class StepSizes:
         return _gluon().BlockedLayout([4], [32], [WARPS], [0])
 
     @property
-    def rows_layout(self) -> Any:
-        """[batch, columns]: each warp reduces its own rows."""
-        return _gluon().BlockedLayout([1, 4], [1, 32], [WARPS, 1], [1, 0])
-
-    @property
     def sums_layout(self) -> Any:
         """[64, batch_tile]: what is left of the accumulator when the two columns of a row are added."""
         return _sums_layout(64, self.batch_tile)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from structgen.engine import BudgetError, Engine, SamplingParams, Sequence
 from structgen.grammar import CompiledGrammar, Grammar, Vocabulary
 from structgen.validate import Validator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 LONGEST = 200
 BATCH = 32
@@ -48,15 +49,6 @@ SCHEMAS: dict[str, Any] = {
         "allOf": [{"type": "object", "required": ["k1"]}, {"properties": {"k1": {"minLength": 3, "type": "string"}}}]
     },
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Rows of a few hundred logits gain nothing from more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=SCHEMAS)

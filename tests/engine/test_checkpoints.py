@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from structgen.engine import Engine, ModelError, load_model
 from structgen.engine.weights import Dtype
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is the reference here")
 
@@ -121,15 +123,6 @@ SHAPES = {
         kind="mistral",
     ),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

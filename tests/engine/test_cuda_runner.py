@@ -11,6 +11,7 @@ import torch
 from structgen.engine import Engine, LlamaModel, ModelConfig, SamplingParams, Sequence
 from structgen.engine.weight_source import DictWeights
 from tests.engine.fakes import Quoted
+from tests.engine.tiny import random_tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -21,19 +22,7 @@ CONFIG = ModelConfig(
 
 @pytest.fixture(scope="module")
 def weights() -> DictWeights:
-    generator = torch.Generator().manual_seed(3)
-    hidden, inner = CONFIG.hidden, CONFIG.intermediate
-    shapes: dict[str, tuple[int, ...]] = {"embed_tokens": (1000, hidden), "lm_head": (1000, hidden), "norm": (hidden,)}
-    for layer in range(CONFIG.layers):
-        block = f"layers.{layer}."
-        shapes |= {f"{block}self_attn.{name}_proj": (256, hidden) for name in "qo"}
-        shapes |= {f"{block}self_attn.{name}_proj": (128, hidden) for name in "kv"}
-        shapes |= {f"{block}mlp.{name}_proj": (inner, hidden) for name in ("gate", "up")}
-        shapes |= {f"{block}mlp.down_proj": (hidden, inner)}
-        shapes |= {f"{block}{name}_layernorm": (hidden,) for name in ("input", "post_attention")}
-    return DictWeights(
-        {f"{name}.weight": torch.randn(size, generator=generator) * 0.2 for name, size in shapes.items()}
-    )
+    return DictWeights(random_tensors(CONFIG, seed=3, scale=0.2))
 
 
 @pytest.fixture(scope="module")

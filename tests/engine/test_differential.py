@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from structgen.engine import Engine, SamplingParams, Sequence
 from structgen.engine.step import StepSlot
 from tests.engine.fakes import ENDS, LETTERS, FakeRunner
 from tests.engine.runs import Runs, Unreliable, close_late
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = 60
 MOST_STEPS = 4000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Random(Unreliable):

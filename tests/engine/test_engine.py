@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from structgen.engine import BudgetError, Engine, SamplingParams, Sequence
 from structgen.engine.errors import ContextLengthError
@@ -29,14 +27,7 @@ from tests.engine.fakes import (
     run,
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True, params=[(1, False), (2, False), (2, True)], ids=["depth 1", "depth 2", "a thread"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from itertools import chain
 
 import pytest
@@ -20,6 +19,9 @@ from structgen.engine.linear import Int8Linear
 from structgen.engine.llama import Chunk, ForwardInput
 from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
 from structgen.engine.weight_source import DictWeights
+from tests.engine.tiny import random_tensors
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # No size is a multiple of a block's 64 outputs; four query heads share two key heads.
 CONFIG = ModelConfig(
@@ -36,30 +38,9 @@ CONFIG = ModelConfig(
 PAGE = 4
 
 
-def random_weights(config: ModelConfig) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    block = {
-        "input_layernorm": (config.hidden,),
-        "self_attn.q_proj": (wide, config.hidden),
-        "self_attn.k_proj": (narrow, config.hidden),
-        "self_attn.v_proj": (narrow, config.hidden),
-        "self_attn.o_proj": (config.hidden, wide),
-        "post_attention_layernorm": (config.hidden,),
-        "mlp.gate_proj": (config.intermediate, config.hidden),
-        "mlp.up_proj": (config.intermediate, config.hidden),
-        "mlp.down_proj": (config.hidden, config.intermediate),
-    }
-    shapes = {"embed_tokens.weight": (config.vocab_size, config.hidden), "norm.weight": (config.hidden,)}
-    shapes["lm_head.weight"] = shapes["embed_tokens.weight"]
-    for layer in range(config.layers):
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in block.items()}
-    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
-
-
 def with_exact_weights(model: LlamaModel) -> LlamaModel:
     """The same 8-bit weights as a float32 network: what the compiled step computes but for the cache's rounding."""
-    exact = LlamaModel(CONFIG, DictWeights(random_weights(CONFIG)), "float32")
+    exact = LlamaModel(CONFIG, DictWeights(random_tensors(CONFIG, seed=5)), "float32")
 
     def take(linear: object, other: object) -> None:
         assert isinstance(linear, Int8Linear)
@@ -77,17 +58,9 @@ def with_exact_weights(model: LlamaModel) -> LlamaModel:
     return exact
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def model() -> LlamaModel:
-    model = LlamaModel(CONFIG, DictWeights(random_weights(CONFIG)), "int8")
+    model = LlamaModel(CONFIG, DictWeights(random_tensors(CONFIG, seed=5)), "int8")
     if not FusedModel.fits(model):
         pytest.skip("the compiled step needs AVX-512 (and numba's compiler)")
     return model

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,49 +14,18 @@ import torch
 from torch import Tensor
 
 from structgen.engine import LlamaModel, ModelConfig, ModelError, load_model
+from structgen.engine.bench import default_model
 from structgen.engine.gguf_weights import GGUFWeights, gguf_name, unpermute
 from structgen.engine.rope_scaling import scaling_from_huggingface
 from structgen.engine.weight_source import DictWeights
+from tests.engine.tiny import random_tensors
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONFIG = ModelConfig(
     vocab_size=64, hidden=32, intermediate=64, layers=2, heads=4, kv_heads=2, head_dim=8, context=128, tied_head=True
 )
 TEXT = [1, 9, 30, 4, 4, 63, 0, 17]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def default_model() -> Path:
-    cache = os.environ.get("STRUCTGEN_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(cache, "structgen").expanduser() / "models" / "smollm2-135m-instruct"
-    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def random_tensors(config: ModelConfig) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    block = {
-        "input_layernorm": (config.hidden,),
-        "self_attn.q_proj": (width, config.hidden),
-        "self_attn.k_proj": (kv_width, config.hidden),
-        "self_attn.v_proj": (kv_width, config.hidden),
-        "self_attn.o_proj": (config.hidden, width),
-        "post_attention_layernorm": (config.hidden,),
-        "mlp.gate_proj": (config.intermediate, config.hidden),
-        "mlp.up_proj": (config.intermediate, config.hidden),
-        "mlp.down_proj": (config.hidden, config.intermediate),
-    }
-    shapes = {"embed_tokens.weight": (config.vocab_size, config.hidden), "norm.weight": (config.hidden,)}
-    for layer in range(config.layers):
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in block.items()}
-    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
 
 
 def interleaved(weight: Tensor, heads: int) -> Tensor:
@@ -112,7 +79,7 @@ def test_unpermute_undoes_the_interleaving() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_gguf_file_gives_the_model_it_was_written_from(tied: bool, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, tied_head=tied)
-    tensors = random_tensors(config)
+    tensors = random_tensors(config, seed=3)
     if not tied:
         tensors["lm_head.weight"] = torch.flip(tensors["embed_tokens.weight"], [0])
     file = tmp_path / "tiny.gguf"
@@ -126,7 +93,7 @@ def test_a_gguf_file_gives_the_model_it_was_written_from(tied: bool, tmp_path: P
 
 
 def test_rope_scaling_is_read_from_metadata_and_from_the_tensor_of_factors(tmp_path: Path) -> None:
-    tensors = random_tensors(CONFIG)
+    tensors = random_tensors(CONFIG, seed=3)
     write_gguf(
         tmp_path / "linear.gguf",
         CONFIG,
@@ -145,7 +112,7 @@ def test_rope_scaling_is_read_from_metadata_and_from_the_tensor_of_factors(tmp_p
 
 
 def test_other_and_damaged_files_are_refused_with_a_reason(tmp_path: Path) -> None:
-    tensors = random_tensors(CONFIG)
+    tensors = random_tensors(CONFIG, seed=3)
     write_gguf(tmp_path / "other.gguf", CONFIG, tensors, architecture="qwen2")
     with pytest.raises(ModelError, match="qwen2"):
         load_model(tmp_path / "other.gguf")
@@ -184,7 +151,7 @@ def test_the_default_model_gives_the_logits_that_transformers_computes() -> None
     [("F32", 1e-6), ("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 2e-2), ("Q5_1", 0.15), ("Q5_0", 0.15), ("Q4_1", 0.25)],
 )
 def test_every_way_to_store_a_matrix(kind: str, bound: float, tmp_path: Path) -> None:
-    tensors = random_tensors(CONFIG)
+    tensors = random_tensors(CONFIG, seed=3)
     write_gguf(tmp_path / "tiny.gguf", CONFIG, tensors, kind=kind)
     expected = LlamaModel(CONFIG, DictWeights(tensors), "float32").logits(TEXT)
     error = (load_model(tmp_path / "tiny.gguf", dtype="float32").logits(TEXT) - expected).norm() / expected.norm()
@@ -194,7 +161,7 @@ def test_every_way_to_store_a_matrix(kind: str, bound: float, tmp_path: Path) ->
 
 def test_heads_that_are_not_a_share_of_the_hidden_size(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, head_dim=12)
-    tensors = random_tensors(config)
+    tensors = random_tensors(config, seed=3)
     write_gguf(tmp_path / "tiny.gguf", config, tensors, kind="F32", add_key_length=12, add_value_length=12)
     expected = LlamaModel(config, DictWeights(tensors), "float32").logits(TEXT)
     found = load_model(tmp_path / "tiny.gguf", dtype="float32").logits(TEXT)
@@ -236,13 +203,13 @@ def test_heads_that_are_not_a_share_of_the_hidden_size(tmp_path: Path) -> None:
 def test_rope_scaling_means_what_it_means_in_config_json(
     metadata: dict[str, Any], scaling: dict[str, Any] | None, tmp_path: Path
 ) -> None:
-    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG), **metadata)
+    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG, seed=3), **metadata)
     found = GGUFWeights(tmp_path / "tiny.gguf").config
     assert found.rope_scaling == (scaling and scaling_from_huggingface(scaling, CONFIG.context, None))
 
 
 def test_the_older_key_of_linear_scaling_is_read(tmp_path: Path) -> None:
-    tensors = random_tensors(CONFIG)
+    tensors = random_tensors(CONFIG, seed=3)
     write_gguf(tmp_path / "old.gguf", CONFIG, tensors, add_float32=("llama.rope.scale_linear", 2.0))
     scaling = GGUFWeights(tmp_path / "old.gguf").config.rope_scaling
     assert scaling is not None
@@ -268,20 +235,20 @@ def test_the_older_key_of_linear_scaling_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_metadata_that_is_not_ours_is_refused(metadata: dict[str, Any], words: str, tmp_path: Path) -> None:
-    write_gguf(tmp_path / "other.gguf", CONFIG, random_tensors(CONFIG), **metadata)
+    write_gguf(tmp_path / "other.gguf", CONFIG, random_tensors(CONFIG, seed=3), **metadata)
     with pytest.raises(ModelError, match=words):
         load_model(tmp_path / "other.gguf")
 
 
 def test_tensors_that_our_network_lacks_are_refused(tmp_path: Path) -> None:
-    tensors = random_tensors(CONFIG) | {"blk.0.attn_q.bias": torch.zeros(32)}
+    tensors = random_tensors(CONFIG, seed=3) | {"blk.0.attn_q.bias": torch.zeros(32)}
     write_gguf(tmp_path / "bias.gguf", CONFIG, tensors)
     with pytest.raises(ModelError, match=r"holds blk\.0\.attn_q\.bias, which no Llama"):
         load_model(tmp_path / "bias.gguf")
 
 
 def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "window.gguf", CONFIG, random_tensors(CONFIG), add_sliding_window=48)
+    write_gguf(tmp_path / "window.gguf", CONFIG, random_tensors(CONFIG, seed=3), add_sliding_window=48)
     model = load_model(tmp_path / "window.gguf", dtype="float32")
     assert (model.config.context, model.config.exact_context) == (48, 48)
     with pytest.raises(ModelError, match="at most 48 positions"):
@@ -291,7 +258,7 @@ def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_damaged_headers_end_in_an_error_or_a_model(seed: int, tmp_path: Path) -> None:
     """A few bytes of the header are changed at random: no other exception, no endless loop, no huge allocation."""
-    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG))
+    write_gguf(tmp_path / "tiny.gguf", CONFIG, random_tensors(CONFIG, seed=3))
     data = bytearray((tmp_path / "tiny.gguf").read_bytes())
     rng = np.random.default_rng(seed)
     for _ in range(rng.integers(1, 4)):

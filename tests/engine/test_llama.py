@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,11 @@ from structgen.engine.kv_cache import KVCache, PageTable
 from structgen.engine.llama import Chunk, ForwardInput
 from structgen.engine.weights import Dtype
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; it is the reference here")
 
 IDS = [3, 17, 99, 5, 5, 61, 0, 42, 7, 23, 88, 12]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from more threads, and lose much where other tests run beside them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def random_checkpoint(folder: Path) -> Any:

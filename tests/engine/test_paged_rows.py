@@ -17,7 +17,7 @@ from structgen.engine.lora import AdapterTable
 from structgen.engine.paged_rows import PagedRows
 from structgen.engine.runner import PAGE_SIZE
 from structgen.engine.scheduler import PlanRow, StepPlan
-from tests.engine.tiny import CONFIG, RandomWeights
+from tests.engine.tiny import CONFIG, random_weights
 
 PAGE, CONTEXT, BATCH = 4, 48, 3
 
@@ -36,7 +36,7 @@ def sequence(number: int, tokens: int, pages: list[int]) -> Sequence:
 
 def test_rows_of_tokens_equal_decode_rows_and_chunks() -> None:
     torch.manual_seed(0)
-    model = LlamaModel(CONFIG, RandomWeights(), "float32")
+    model = LlamaModel(CONFIG, random_weights(), "float32")
     model.reserve(CONTEXT)
     one, two, three = sequence(0, 9, [5, 0, 3]), sequence(1, 6, [1, 2]), sequence(2, 21, [4, 9, 8, 7, 6, 11])
     steps = [
@@ -48,7 +48,7 @@ def test_rows_of_tokens_equal_decode_rows_and_chunks() -> None:
 
 def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
     """Its forward pass without its streams and graphs: what it computes for one step of rows with different slots."""
-    model = LlamaModel(CONFIG, RandomWeights(), "float32")
+    model = LlamaModel(CONFIG, random_weights(), "float32")
     model.reserve(CONTEXT)
     table = AdapterTable(CONFIG, slots=2, max_rank=3, dtype=torch.float32)
     for slot in (1, 2):

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from structgen.engine import Engine, LlamaModel, SamplingParams
-from tests.engine.tiny import CONFIG, RandomWeights
+from tests.engine.tiny import CONFIG, random_weights
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield LlamaModel(CONFIG, RandomWeights(), "float32")
+    yield LlamaModel(CONFIG, random_weights(), "float32")
     torch.set_num_threads(before)
 
 

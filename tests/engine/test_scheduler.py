@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.sampling_params import SamplingParams
@@ -16,8 +17,10 @@ def make_sequence(number: int, prompt: int, max_tokens: int = 4) -> Sequence:
     return Sequence(number, ids, SamplingParams(max_tokens=max_tokens), None, frozenset())
 
 
-def make_scheduler(pages: int = 32, *, max_batch: int = 4, step_tokens: int = 8) -> Scheduler:
-    return Scheduler(PageAllocator(pages, 4), max_batch=max_batch, step_tokens=step_tokens)
+def make_scheduler(
+    pages: int = 32, *, max_batch: int = 4, step_tokens: int = 8, metrics: Metrics | None = None
+) -> Scheduler:
+    return Scheduler(PageAllocator(pages, 4), metrics or Metrics(), max_batch=max_batch, step_tokens=step_tokens)
 
 
 def commit(sequence: Sequence, token: int = 5) -> None:
@@ -86,7 +89,8 @@ def test_a_row_is_void_once_its_sequence_has_moved_on() -> None:
 
 
 def test_the_youngest_gives_way_when_pages_run_out_and_is_computed_again() -> None:
-    scheduler = make_scheduler(pages=6, max_batch=2, step_tokens=16)
+    metrics = Metrics()
+    scheduler = make_scheduler(metrics=metrics, pages=6, max_batch=2, step_tokens=16)
     old, young = make_sequence(1, 7, max_tokens=17), make_sequence(2, 7, max_tokens=17)
     for sequence in (old, young):
         scheduler.add(sequence)
@@ -96,7 +100,7 @@ def test_the_youngest_gives_way_when_pages_run_out_and_is_computed_again() -> No
         for sequence in (old, young):
             commit(sequence)
         scheduler.plan()
-    assert (scheduler.preemptions, young.pages, young.lane, young.computed) == (1, [], -1, 0)
+    assert (metrics.preemptions, young.pages, young.lane, young.computed) == (1, [], -1, 0)
     assert old.stage is Stage.RUNNING
     scheduler.check_integrity()
     scheduler.pages.check_integrity([old.pages])
@@ -146,7 +150,8 @@ def test_admission_is_first_come_first_served_and_bounded_by_batch_and_pages() -
 
 
 def test_a_shared_prefix_is_not_run_again_except_for_the_last_token() -> None:
-    scheduler = make_scheduler(step_tokens=64)
+    metrics = Metrics()
+    scheduler = make_scheduler(step_tokens=64, metrics=metrics)
     first, again = make_sequence(1, 16), make_sequence(1, 16)
     scheduler.add(first)
     scheduler.plan()
@@ -157,6 +162,7 @@ def test_a_shared_prefix_is_not_run_again_except_for_the_last_token() -> None:
     plan = scheduler.plan()
     assert plan is not None
     assert [(row.start, row.count) for row in plan.rows] == [(12, 4)]
+    assert metrics.prompt_tokens_shared == 12
 
 
 def test_sequences_with_a_prompt_that_is_being_computed_wait_for_it() -> None:

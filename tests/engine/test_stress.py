@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
-import torch
 
 from structgen.engine import Engine, SamplingParams, Sequence
 from structgen.grammar import CompiledGrammar, Grammar, Matcher, Vocabulary
 from structgen.validate import Validator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SCHEMAS, BATCH = 64, 64
 ROUNDS, REQUESTS = 4, 500  # every round has the same requests, cancelled at other moments
@@ -78,15 +79,6 @@ def languages(small_vocabulary: Vocabulary) -> list[Language]:
         grammar = Grammar.from_json_schema(schema, whitespace=("flexible", "compact")[number // 8 % 2])
         found.append(Language(schema, grammar.compile(small_vocabulary), Validator(schema)))
     return found
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Rows of a few hundred logits gain nothing from more threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_tasks(languages: list[Language]) -> list[Task]:

@@ -1,4 +1,4 @@
-"""A tiny random model for tests of the engine."""
+"""Random models for tests of the engine."""
 
 from __future__ import annotations
 
@@ -6,31 +6,18 @@ import torch
 from torch import Tensor
 
 from structgen.engine import ModelConfig
+from structgen.engine.checked_weights import tensor_shapes
+from structgen.engine.made_up_weights import MadeUpWeights
 
 CONFIG = ModelConfig(vocab_size=90, hidden=48, intermediate=96, layers=2, heads=6, kv_heads=2, head_dim=8, context=1024)
 
 
-class RandomWeights:
-    """A WeightSource that makes up each tensor when it is asked for."""
+def random_weights(seed: int = 11) -> MadeUpWeights:
+    generator = torch.Generator().manual_seed(seed)
+    return MadeUpWeights(CONFIG, lambda shape: torch.randn(shape, generator=generator) * 0.4)
 
-    def __init__(self) -> None:
-        self._generator = torch.Generator().manual_seed(11)
 
-    def get(self, name: str) -> Tensor:
-        hidden, wide, narrow = CONFIG.hidden, CONFIG.heads * CONFIG.head_dim, CONFIG.kv_heads * CONFIG.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embed_tokens": (CONFIG.vocab_size, hidden),
-            "lm_head": (CONFIG.vocab_size, hidden),
-            "q_proj": (wide, hidden),
-            "k_proj": (narrow, hidden),
-            "v_proj": (narrow, hidden),
-            "o_proj": (hidden, wide),
-            "gate_proj": (CONFIG.intermediate, hidden),
-            "up_proj": (CONFIG.intermediate, hidden),
-            "down_proj": (hidden, CONFIG.intermediate),
-        }
-        shape = shapes.get(name.split(".")[-2], (hidden,))
-        return torch.randn(shape, generator=self._generator) * 0.4
-
-    def has(self, name: str) -> bool:
-        return name != "rope_factors"
+def random_tensors(config: ModelConfig, *, seed: int, scale: float = 0.3) -> dict[str, Tensor]:
+    """By name, as a checkpoint would hold them."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) * scale for name, shape in tensor_shapes(config).items()}
