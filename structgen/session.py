@@ -120,8 +120,12 @@ class Session:
         """The constraint's grammar for this model's vocabulary, kept for the next time; None for free text."""
         if constraint.grammar is None:
             return None
+        from structgen.grammar.warm_up import warm_up
+
         with self._busy:
             if constraint.key not in self._grammars:
+                if not self._grammars:
+                    warm_up()  # where nothing is compiled yet, a first mask would take so long that it seems to hang
                 self._grammars[constraint.key] = constraint.grammar.compile(self.tokenizer.vocabulary)
                 if len(self._grammars) > KEPT_GRAMMARS:
                     self._grammars.popitem(last=False)

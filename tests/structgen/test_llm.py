@@ -136,6 +136,18 @@ def test_answers_take_the_shape_that_was_asked_for(wish: str, output_type: Any, 
     assert llm.generate("x", output_type) == value
 
 
+def test_compiled_functions_are_made_before_a_request_can_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache they take so long that a first mask would count as one of a grammar that hangs."""
+    submitted_before: list[int] = []
+    llm, engine = make_llm("12 or so")
+    monkeypatch.setattr("structgen.grammar.warm_up.warm_up", lambda: submitted_before.append(len(engine.submitted)))
+    llm.generate("x")
+    assert submitted_before == []
+    for _ in range(2):
+        llm.generate("x", Regex("[0-9]{2}"))
+    assert submitted_before == [1]
+
+
 def test_descriptions_reach_the_model_unless_switched_off() -> None:
     llm, engine = make_llm(LANDMARK)
     llm.generate("question", Landmark)
