@@ -26,7 +26,11 @@ class StepEvents:
 
 
 class DeviceClock:
-    """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise."""
+    """Device times as `time.perf_counter` seconds: each event counts from the one before, which keeps them precise.
+
+    Owns the event it counts from: it keeps a step's last event and gives the slot the one that it had so far, since
+    the slot's next step may record its events before the step is asked for.
+    """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._base = make_event(timed=True)
@@ -38,11 +42,12 @@ class DeviceClock:
         """The parts of a step that is through. Steps must be asked for one after the other, none left out."""
         forward = self._at(events.forward_begin), self._at(events.forward_end)
         if not events.samples:
-            self._base, self._base_time = events.forward_end, forward[1]
+            self._base, events.forward_end = events.forward_end, self._base
+            self._base_time = forward[1]
             return [("forward", *forward)]
         sample = self._at(events.sample_begin), self._at(events.sampled)
-        # The event will be recorded anew two steps from now; until then it is the base of the next step.
-        self._base, self._base_time = events.sampled, sample[1]
+        self._base, events.sampled = events.sampled, self._base
+        self._base_time = sample[1]
         return [("forward", *forward), ("sample", *sample)]
 
     def _at(self, event: torch.cuda.Event) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from structgen.engine import Engine, SamplingParams, Trace
+from structgen.engine import Engine, SamplingParams, Trace, cuda_events
+from structgen.engine.cuda_events import StepEvents
 from structgen.engine.trace import MOST_SPANS
 from tests.engine.fakes import ENDS, FakeRunner, Quoted, run
 
@@ -44,3 +45,46 @@ def test_an_engine_tells_every_part_of_every_step(depth: int) -> None:
             assert [span.step for span in engine.trace.spans if (span.track, span.kind) == (track, kind)] == [*steps]
     engine.trace.reset()
     assert (engine.trace.totals, engine.trace.bubble_share) == ({}, 0.0)
+
+
+class ClockedEvent:
+    """A GPU's event whose times a test decides, in seconds."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def record(self, stream: object) -> None:
+        self.time = ClockedEvent.now
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, later: ClockedEvent) -> float:
+        return (later.time - self.time) * 1000
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_device_times_stay_true_though_a_slot_records_its_events_anew(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes 3 seconds, 2 of forward; at depth 1 the device then waits for 4 more."""
+    monkeypatch.setattr(cuda_events, "make_event", lambda **_: ClockedEvent())
+    ClockedEvent.now = 0.0
+    clock = cuda_events.DeviceClock(stream=None)  # type: ignore[arg-type]
+    start = clock._base_time
+    slots = [StepEvents() for _ in range(depth)]
+    flight: list[tuple[StepEvents, float]] = []
+    for step in range(6):
+        events, begin = slots[step % depth], ClockedEvent.now
+        events.samples = step != 3
+        for name, seconds in (("forward_begin", 0), ("forward_end", 2), ("sample_begin", 0), ("sampled", 1)):
+            ClockedEvent.now += seconds
+            getattr(events, name).record(None)
+        flight.append((events, begin))
+        if len(flight) == depth:
+            told, begin = flight.pop(0)
+            times = [(kind, first - start - begin, last - start - begin) for kind, first, last in clock.spans(told)]
+            parts = [("forward", 0, 2), ("sample", 2, 3)][: 1 + told.samples]
+            assert times == [(kind, pytest.approx(first), pytest.approx(last)) for kind, first, last in parts]
+        ClockedEvent.now += 4 if depth == 1 else 0
