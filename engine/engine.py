@@ -284,17 +284,16 @@ class Engine:
         return self._scheduler.plan() if late else None
 
     def _waiting_pays(self, slot: StepSlot) -> bool:
-        """Whether to commit before launching, though a second step could be in flight: for rows that jump often.
+        """Whether to commit before launching, though a second step could be in flight: when rows are likely to jump.
 
         A step launched before the last one's tokens are known runs without the tokens that these force, so each jump
-        costs a step more. Waiting costs every step the host's work, which the device would hide.
+        costs its row one forward pass more. Waiting costs all rows what the host does between the two.
         """
-        rates = [row.sequence.jump_rate for row in slot.rows if not row.void]
-        if not rates:
+        chances = [self._lifecycle.jump_chance(row.sequence) for row in slot.rows if not row.void]
+        if not any(chances):
             return False
-        device = self.trace.usual("device", "forward", "sample")
-        host = self.trace.usual("host", "commit", "fill", "sample", "plan", "launch")
-        return sum(rates) / len(rates) * device > host
+        forward, between = self.trace.usual("device", "forward"), self.trace.usual("host", "commit", "plan", "launch")
+        return sum(chances) / len(chances) * forward > between
 
     def _note_duration(self) -> None:
         now = time.perf_counter()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from structgen.engine.adapters import AdapterRegistry
+from structgen.engine.jump_predictor import JumpPredictor
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.mask_filler import fill_mask
 from structgen.engine.metrics import Metrics
@@ -14,8 +16,6 @@ from structgen.engine.runner import ModelRunner
 from structgen.engine.sampled import Pick
 from structgen.engine.scheduler import Scheduler
 from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
-
-JUMP_MEMORY = 0.1  # weight of the latest token in a sequence's jump rate
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Lifecycle:
         self._outputs: dict[Sequence, StepOutput] = {}
         self._runner, self._scheduler, self._adapters, self._metrics = runner, scheduler, adapters, metrics
         self._jump_forward = jump_forward
-        self._jump_rate = 0.0  # of all sequences; what a new one is expected to do
+        self._jumps = JumpPredictor()
         self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
 
     @property
@@ -60,7 +60,6 @@ class Lifecycle:
         return outputs
 
     def begin(self, sequence: Sequence) -> None:
-        sequence.jump_rate = self._jump_rate
         self._metrics.prompt_tokens += len(sequence.prompt_ids)
         self.live.add(sequence)
         self._scheduler.add(sequence)
@@ -71,12 +70,31 @@ class Lifecycle:
     def append(self, sequence: Sequence, pick: Pick) -> None:
         """Take one sampled token in, and what must follow it."""
         self._metrics.tokens_sampled += 1
+        state = self._state_before_a_jump(sequence)
         self._take(sequence, pick.token, pick.logprob)
         if not sequence.prompt_is_known and not sequence.finished:
             sequence.prompt_is_known = True
             self._scheduler.remember(sequence, len(sequence.prompt_ids))
         if not sequence.finished:
-            self._jump(sequence)
+            jumped = self._jump(sequence)
+            if state is not None:
+                self._jumps.note(state, jumped)
+
+    def jump_chance(self, sequence: Sequence) -> float:
+        """How likely the token that is sampled next forces others after it, 0 to 1."""
+        state = self._state_before_a_jump(sequence)
+        return 0.0 if state is None else self._jumps.chance(state)
+
+    def _state_before_a_jump(self, sequence: Sequence) -> Hashable:
+        """None where there can be no jump."""
+        try:
+            return sequence.matcher.state if sequence.matcher is not None and self._may_jump(sequence) else None
+        except Exception:  # the grammar is at fault, and will say so where its answer counts
+            return None
+
+    def _may_jump(self, sequence: Sequence) -> bool:
+        """Not where the model's own logprob of each token is wanted: a token that is not sampled has none."""
+        return self._jump_forward and sequence.matcher is not None and sequence.params.logprobs != "raw"
 
     def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
         """Add a token: advance the grammar, and end the sequence where it must end."""
@@ -100,14 +118,13 @@ class Lifecycle:
             self.finish(sequence, "length")
         return None
 
-    def _jump(self, sequence: Sequence) -> None:
-        """Append the tokens that the grammar leaves no choice about; what a step in flight samples for it is void.
-
-        Not where the model's own logprob of each token is wanted: a token that is not sampled has none.
+    def _jump(self, sequence: Sequence) -> bool:
+        """Append the tokens that the grammar leaves no choice about, if any; what a step in flight samples for it is
+        then void.
         """
         matcher, params = sequence.matcher, sequence.params
-        if matcher is None or not self._jump_forward or params.logprobs == "raw":
-            return None
+        if matcher is None or not self._may_jump(sequence):
+            return False
         before = len(sequence.output_ids)
         try:
             for token in matcher.forced_tokens():
@@ -116,16 +133,14 @@ class Lifecycle:
                 certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
                 self._take(sequence, token, certain)
         except Exception as problem:
-            return self.fail(sequence, f"the grammar failed: {problem!r}")
+            self.fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
         if count:
             self._metrics.tokens_forced += count
             self._metrics.jumps += 1
             if sequence.unknown:
                 sequence.void(sequence.computed)
-        sequence.jump_rate += JUMP_MEMORY * ((count > 0) - sequence.jump_rate)
-        self._jump_rate += JUMP_MEMORY * (sequence.jump_rate - self._jump_rate)
-        return None
+        return count > 0
 
     @staticmethod
     def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator, page_keys
@@ -15,7 +16,7 @@ SHORT_CHUNK = 16  # tokens; what a jump forward leaves, or the rest of a prompt:
 WORTH_WAITING = 4
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class PlanRow:
     """Run `count` tokens of `sequence` from position `start`. `samples`: the token after the last of them is wanted.
 
@@ -40,15 +41,15 @@ class StepPlan:
     decode: tuple[PlanRow, ...]
     chunks: tuple[PlanRow, ...]
 
-    @property
+    @cached_property
     def rows(self) -> tuple[PlanRow, ...]:
         return self.decode + self.chunks
 
-    @property
+    @cached_property
     def sampling_rows(self) -> tuple[PlanRow, ...]:
         return tuple(row for row in self.rows if row.samples)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         return sum(row.count for row in self.rows)
 

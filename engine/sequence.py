@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from enum import Enum
 from typing import Literal, Protocol
@@ -23,6 +23,11 @@ Mask = npt.NDArray[np.int32]
 
 class MaskSource(Protocol):
     """What the engine uses of a grammar's Matcher; a test may hand in a scripted one."""
+
+    @property
+    def state(self) -> Hashable:
+        """Where the matcher stands: in equal states much the same follows. For statistics."""
+        ...
 
     @property
     def is_complete(self) -> bool: ...
@@ -97,7 +102,6 @@ class Sequence:
         self.adapter: Adapter | None = None
         self.mask_job: Future[Mask] | None = None  # computes its next mask, and came too late for a step
         self.mask_deadline = 0.0  # `time.perf_counter` after which that job counts as hanging
-        self.jump_rate = 0.0  # how often a sampled token was followed by forced ones, lately
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None

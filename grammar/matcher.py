@@ -67,6 +67,12 @@ class Matcher:
         self._places = [] if self._distinct is None else [self._distinct.start]  # beside each configuration
 
     @property
+    def state(self) -> tuple[int, int]:
+        """Where the matcher stands, for statistics: what follows depends on it, on distinct keys and on the budget."""
+        automaton, config = self._here()
+        return id(automaton), config
+
+    @property
     def compiled(self) -> CompiledGrammar:
         return self._compiled
 

@@ -29,6 +29,11 @@ class OutlinesMatcher:
         return self._compiled
 
     @property
+    def state(self) -> int:
+        """Where the matcher stands, for statistics."""
+        return self._states[-1]
+
+    @property
     def tokens(self) -> list[int]:
         """The accepted token ids, EOS included."""
         return list(self._tokens)

@@ -50,6 +50,10 @@ class Runs:
         return len(so_far) - len(tokens)
 
     @property
+    def state(self) -> int:
+        return len(self.tokens) % 5
+
+    @property
     def is_complete(self) -> bool:
         return self.tokens[-1:] == [CLOSE]
 

@@ -84,7 +84,9 @@ def test_device_times_stay_true_though_a_slot_records_its_events_anew(
         flight.append((events, begin))
         if len(flight) == depth:
             told, begin = flight.pop(0)
-            times = [(kind, first - start - begin, last - start - begin) for kind, first, last in clock.spans(told)]
-            parts = [("forward", 0, 2), ("sample", 2, 3)][: 1 + told.samples]
-            assert times == [(kind, pytest.approx(first), pytest.approx(last)) for kind, first, last in parts]
+            samples = told.samples
+            spans = clock.spans(told)
+            assert [kind for kind, _, _ in spans] == ["forward", "sample"][: 1 + samples]
+            times = [time - start - begin for _, *both in spans for time in both]
+            assert times == pytest.approx([0, 2, 2, 3][: 2 + 2 * samples])
         ClockedEvent.now += 4 if depth == 1 else 0
