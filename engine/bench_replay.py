@@ -11,8 +11,6 @@ from typing import Any
 
 from structgen.grammar import CompiledGrammar, Matcher
 
-UNKNOWN = -1
-
 
 class Recording:
     """A value in compact layout as a tokenizer spells it: which token begins at which byte. Shared by its replays."""
@@ -20,16 +18,13 @@ class Recording:
     def __init__(self, compiled: CompiledGrammar, value: Any) -> None:
         self.compiled = compiled
         self._text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        self._token_at: dict[int, int | None] = {}
-        self.forced_at: dict[int, list[int]] = {}  # the first forced token at a byte, if any: for all replays
+        # At a byte, for all replays: the recorded token and the first forced one.
+        self.known: dict[int, tuple[int | None, int | None]] = {}
 
     def token_at(self, position: int) -> int | None:
         """The token that a tokenizer would begin at a byte; None at the end."""
-        found = self._token_at.get(position, UNKNOWN)
-        if found == UNKNOWN:
-            rest = self._text[position:]
-            found = self._token_at[position] = self.compiled.vocabulary.encode(rest)[0] if rest else None
-        return found
+        rest = self._text[position:]
+        return self.compiled.vocabulary.encode(rest)[0] if rest else None
 
 
 class Replay(Matcher):
@@ -44,16 +39,17 @@ class Replay(Matcher):
 
     def accept(self, token_id: int) -> bool:
         position, recording = self._positions[-1], self._recording
-        recorded = recording.token_at(position)
-        forced = recording.forced_at.get(position)
-        if forced is None:
-            forced = recording.forced_at[position] = self.forced_tokens()[:1]
-        if recorded is not None and forced != [token_id]:
+        known = recording.known.get(position)
+        if known is None:
+            forced = self.forced_tokens()[:1]
+            known = recording.known[position] = recording.token_at(position), forced[0] if forced else None
+        recorded, forced_id = known
+        if recorded is not None and forced_id != token_id:
             token_id = recorded
         if not super().accept(token_id):
             assert recorded is None, "the grammar refuses what was recorded"
             return False
-        self._positions.append(self._positions[-1] + len(self._spelled(token_id)))
+        self._positions.append(position + len(self._spelled(token_id)))
         return True
 
     def rollback(self, count: int) -> None:

@@ -214,17 +214,20 @@ class Engine:
             for sequence, problem in filled.failed:
                 self._lifecycle.fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
             for row, planned in masked:
-                if planned.sequence in filled.late:  # this step's logits are lost to it: its last token runs again
+                if filled.late and planned.sequence in filled.late:
+                    # This step's logits are lost to it: its last token runs again.
                     planned.sequence.void(planned.start + planned.count - 1)
                     self.metrics.late_masks += 1
-                elif not planned.void:
-                    slot.constrained[row] = True
+                else:
+                    slot.constrained[row] = not planned.void
 
     def _sample(self, slot: StepSlot) -> None:
         with self.trace.host("sample", slot.number):
+            slot.sampling = sampling = []
             for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
-                assert has_mask or planned.sequence.matcher is None or planned.void, "a constrained row lost its mask"
-            slot.sampling = [IGNORED if row.void else row.sequence.sampling for row in slot.rows]
+                void = planned.void
+                assert has_mask or void or planned.sequence.matcher is None, "a constrained row lost its mask"
+                sampling.append(IGNORED if void else planned.sequence.sampling)
             self._pipeline.sampled()
             if slot.fault is None:
                 try:

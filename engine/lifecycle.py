@@ -87,6 +87,8 @@ class Lifecycle:
 
     def _state_before_a_jump(self, sequence: Sequence) -> Hashable:
         """None where there can be no jump."""
+        if not self._jump_forward:
+            return None
         try:
             return sequence.matcher.state if sequence.matcher is not None and self._may_jump(sequence) else None
         except Exception:  # the grammar is at fault, and will say so where its answer counts
@@ -109,7 +111,8 @@ class Lifecycle:
             sequence.append(token, logprob)
             output = self._output(sequence)
             output.token_ids.append(token)
-            output.logprobs += sequence.logprobs[-1:]
+            if sequence.logprobs:
+                output.logprobs.append(sequence.logprobs[-1])
             if matcher is not None and self._only_eos_is_left(sequence, matcher):
                 return self.finish(sequence, "stop")
         except Exception as problem:
@@ -199,4 +202,7 @@ class Lifecycle:
             self._adapters.release(sequence.adapter)
 
     def _output(self, sequence: Sequence) -> StepOutput:
-        return self._outputs.setdefault(sequence, StepOutput(sequence))
+        output = self._outputs.get(sequence)
+        if output is None:
+            output = self._outputs[sequence] = StepOutput(sequence)
+        return output

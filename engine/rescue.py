@@ -94,7 +94,8 @@ class Rescue:
         alone = self._spare
         alone.stage(StepPlan((), (planned,)), slot.number)
         if row is not None:
-            alone.mask_rows[0], alone.constrained[0] = slot.mask_rows[row], slot.constrained[row]
+            alone.mask_rows[0][:] = slot.mask_rows[row]
+            alone.constrained[0] = slot.constrained[row]
             alone.sampling = [slot.sampling[row]]
         try:
             self._runner.launch(alone)

@@ -92,12 +92,12 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
         self._admit()
-        ready = [sequence for sequence in self.running if sequence.plannable]
-        decode = [(each, 1) for each in ready if each.pending == 1 and self._grow(each, 1)]
+        ready = [(sequence, sequence.plannable) for sequence in self.running]
+        decode = [(each, 1) for each, pending in ready if pending == 1 and self._grow(each, 1)]
         room = self.step_tokens - len(decode)
         chunks = []
-        for sequence in sorted((each for each in ready if each.pending > 1), key=_is_long):
-            count = min(sequence.pending, room)
+        for sequence, pending in sorted((each for each in ready if each[1] > 1), key=_is_long):
+            count = min(pending, room)
             if count > 0 and self._grow(sequence, count):
                 chunks.append((sequence, count))
                 room -= count
@@ -224,11 +224,13 @@ class Scheduler:
 
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:
-        row = PlanRow(sequence, sequence.computed, count, count == sequence.pending, sequence.epoch)
+        samples = count == sequence.pending
+        row = PlanRow(sequence, sequence.computed, count, samples, sequence.epoch)
         sequence.computed += count
-        sequence.unknown += row.samples
+        sequence.unknown += samples
         return row
 
 
-def _is_long(sequence: Sequence) -> bool:
-    return sequence.pending > SHORT_CHUNK
+def _is_long(waiting: tuple[Sequence, int]) -> bool:
+    """Of a sequence and the tokens it waits to run."""
+    return waiting[1] > SHORT_CHUNK

@@ -91,6 +91,7 @@ class Sequence:
         self.output_ids: list[int] = []
         self.limit = params.max_tokens
         self.stage = Stage.WAITING
+        self.finished = False  # whether that is the stage; asked for several times a step
         self.pages: list[int] = []
         self.page_keys: list[bytes] = []  # of the full pages that the prefix cache knows, in order
         self.prompt_is_known = False  # to the prefix cache
@@ -126,7 +127,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens, the unknown one included, that no step has taken yet."""
-        return self.total + self.unknown - self.computed
+        return len(self.prompt_ids) + len(self.output_ids) + self.unknown - self.computed
 
     @property
     def budget(self) -> int:
@@ -134,14 +135,10 @@ class Sequence:
         return self.limit - len(self.output_ids)
 
     @property
-    def plannable(self) -> bool:
-        """Whether a step could take tokens of it now: its mask is no longer waited for, and its budget not used up."""
+    def plannable(self) -> int:
+        """Tokens a step could take of it now: none while its mask is waited for, or when its budget is used up."""
         late = self.mask_job is not None and not self.mask_job.done()
-        return self.stage is Stage.RUNNING and self.pending > 0 and self.budget > self.unknown and not late
-
-    @property
-    def finished(self) -> bool:
-        return self.stage is Stage.FINISHED
+        return self.pending if self.stage is Stage.RUNNING and self.budget > self.unknown and not late else 0
 
     @property
     def sampling(self) -> RowSampling:
@@ -174,7 +171,7 @@ class Sequence:
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
         """Final for the user from here on. Closing early is told as `length`: clients rely on that word."""
         assert not self.finished
-        self.stage = Stage.FINISHED
+        self.stage, self.finished = Stage.FINISHED, True
         self.finish_reason = "length" if reason == "stop" and self.closed_early else reason
         self.error = error
         if self.mask_job is not None:

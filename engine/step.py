@@ -27,7 +27,7 @@ class StepSlot:
         self.index = index
         words = -(-vocab_size // 32)
         self.mask = torch.zeros(max_batch, words, dtype=torch.int32, pin_memory=pinned)
-        self.mask_rows = self.mask.numpy()
+        self.mask_rows = tuple(self.mask.numpy())  # views, to be filled and not replaced
         self.tokens = torch.zeros(max_batch, dtype=torch.int64, pin_memory=pinned)
         self.status = torch.zeros(max_batch, dtype=torch.int8, pin_memory=pinned)
         self.logits = torch.zeros(0 if pinned else max_batch, vocab_size, dtype=torch.float32)

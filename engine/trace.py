@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, NamedTuple
 
 RECENT = 0.1  # weight of the latest step in what is usual
@@ -23,6 +22,21 @@ class Span(NamedTuple):
     end: float
 
 
+class HostSpan:
+    """Six of them in each step: a class costs half of what a generator does."""
+
+    __slots__ = ("_begin", "_kind", "_step", "_trace")
+
+    def __init__(self, trace: Trace, kind: str, step: int) -> None:
+        self._trace, self._kind, self._step = trace, kind, step
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._trace.add(HOST, self._kind, self._step, self._begin, time.perf_counter())
+
+
 class Trace:
     """Totals are always kept; single spans only after `record = True`, the latest `MOST_SPANS` of them.
 
@@ -38,13 +52,9 @@ class Trace:
         self._usual: dict[str, float] = {}  # seconds a step, lately; kept by `reset`
         self._device_busy_until: float | None = None
 
-    @contextmanager
-    def host(self, kind: str, step: int) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(HOST, kind, step, begin, time.perf_counter())
+    def host(self, kind: str, step: int) -> HostSpan:
+        """For a `with`: the time of what stands in it."""
+        return HostSpan(self, kind, step)
 
     def device(self, spans: list[tuple[str, float, float]], step: int) -> None:
         """The parts of one step, in order; a gap before one is a bubble, except after `idle`."""
