@@ -1,0 +1,45 @@
+"""The head of a decode step, as the consumer warps of one program run it: its share of the tokens, best ones kept."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from structgen.kernels.device.dense_head import dense_head
+from structgen.kernels.device.grid_sync import wait
+from structgen.kernels.device.sparse_head import sparse_head
+from structgen.kernels.device.step_parts import FULL, mark
+from structgen.kernels.device.triton_names import reinterpret
+
+
+@gluon.jit
+def run_head(
+    ring, full, free, slot_trace, index, activations, table, pid, layers, mode, passes, sparse,
+    residuals, counters, error, trace, norms, embedding, head_rows, ids, last_tokens,
+    mask, constrained, temperatures, seeds, offsets, logits, best_scores, best_tokens,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """The head after layer pass number `passes` - 1; unless it is `sparse`, its weights are in the ring from slot
+    number `index` on."""
+    N: gl.constexpr = cfg.columns
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    NP: gl.constexpr = cfg.schedule.programs
+    SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
+    AB: gl.constexpr = cfg.activation_blocks
+    whole_place = reinterpret(
+        activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], cfg.weight_layout
+    )
+    residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
+    wait(counters + FULL, passes * (2 * NP) * layers, error)
+    mark(trace, pid, layers, layers, 0, cfg)
+    norm = norms + layers * (2 * H)
+    if sparse != 0:
+        sparse_head(residual, norm, head_rows, mask, constrained, temperatures, seeds, offsets,
+                    best_scores, best_tokens, pid, cfg)  # fmt: skip
+    else:
+        dense_head(
+            ring, full, free, slot_trace, index, activations, whole_place, table, mode, residual, norm,
+            embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
+            best_scores, best_tokens, pid, cfg,
+        )  # fmt: skip
+    mark(trace, pid, layers, layers, 1, cfg)

@@ -1,0 +1,224 @@
+"""The layers of a decode step, as the consumer warps of one program run them: its instructions, in order."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from structgen.kernels.device.attention_phase import (
+    append,
+    attend,
+    attend_parts,
+    layer_cache,
+    load_tile,
+    page_share,
+    put_heads,
+    put_merged,
+    put_tile,
+    tile_places,
+)
+from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, wait
+from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
+from structgen.kernels.device.products import activations_ready, column_sums, row_product
+from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
+from structgen.kernels.device.triton_names import block_barrier, reinterpret
+
+
+@gluon.jit
+def run_layers(
+    ring, full, free, slot_trace, index, activations, queries, weights, table, pid, layers, epoch,
+    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
+    norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
+    ids, last_tokens, positions, table_of, tables, max_pages,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """Layer pass number `epoch`; its weights are in the ring from slot number `index` on. -> the next slot number."""
+    B: gl.constexpr = cfg.batch
+    BT: gl.constexpr = cfg.batch_tile
+    N: gl.constexpr = cfg.columns
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    KB: gl.constexpr = cfg.schedule.shape.hidden_blocks
+    D: gl.constexpr = cfg.schedule.shape.head_dim
+    KV: gl.constexpr = cfg.schedule.shape.kv_heads
+    GR: gl.constexpr = cfg.schedule.shape.group_rows
+    QS: gl.constexpr = cfg.qkv_stride
+    M: gl.constexpr = cfg.schedule.members
+    NP: gl.constexpr = cfg.schedule.programs
+    P: gl.constexpr = cfg.schedule.parts
+    INTER: gl.constexpr = cfg.schedule.shape.intermediate
+    SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
+    AB: gl.constexpr = cfg.activation_blocks
+    XL: gl.constexpr = cfg.weight_layout
+    qkv_place = reinterpret(activations, gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
+    output_place = reinterpret(activations, gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
+    down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
+    whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
+
+    TILES: gl.constexpr = cfg.tiles
+    tiles = reinterpret(activations, gl.bfloat16, [2 * TILES, 64, D], XL)
+    group = field(table, "qkv_group", cfg)
+    own = counters + FIRST_GROUP + group * 16
+    full_base = epoch * (2 * NP) * layers
+    own_base = epoch * (3 * M) * layers
+    LS: gl.constexpr = cfg.sums_layout
+    sums_row = gl.arange(0, 64, layout=gl.SliceLayout(1, LS))[:, None]
+    batch_row = gl.arange(0, BT, layout=gl.SliceLayout(0, LS))[None, :]
+    wanted = (batch_row < B) & (sums_row < 64)
+    member = field(table, "attention_member", cfg)
+    qkv_row_begin, qkv_row_end = field(table, "qkv_row_begin", cfg), field(table, "qkv_row_end", cfg)
+    qkv_k_begin, qkv_k_end = field(table, "qkv_k_begin", cfg), field(table, "qkv_k_end", cfg)
+    out_row_begin, out_row_end = field(table, "output_row_begin", cfg), field(table, "output_row_end", cfg)
+    out_k_begin, out_k_end = field(table, "output_k_begin", cfg), field(table, "output_k_end", cfg)
+    neuron_begin, neuron_end = field(table, "gateup_neuron_begin", cfg), field(table, "gateup_neuron_end", cfg)
+    first_neuron = field(table, "down_first_neuron", cfg)
+    down_row_begin, down_row_end = field(table, "down_row_begin", cfg), field(table, "down_row_end", cfg)
+    down_k_begin, down_k_end = field(table, "down_k_begin", cfg), field(table, "down_k_end", cfg)
+    row, part = member % B, member // B
+    row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
+    position, page_begin, page_end = page_share(positions, row, part, cfg)
+    short = False
+    if cfg.whole_heads:
+        short = position < cfg.short
+        page_begin = gl.where(short, 0, page_begin)
+        page_end = gl.where(short, position // 16 + 1, page_end)
+    first = tile_places(row_table, 0, page_begin, page_end, group, cfg)
+    second = tile_places(row_table, 1, page_begin, page_end, group, cfg)
+    following = tile_places(row_table, TILES, page_begin, page_end, group, cfg)
+    long = page_end - page_begin > 4 * TILES
+    alone = 1
+    if B > 1:
+        other = gl.arange(0, cfg.batch_padded, layout=cfg.clear_layout)
+        tables_of_all = gl.load(table_of + other, mask=other < B, other=-1).to(gl.int32)
+        same = (tables_of_all == gl.load(table_of + row).to(gl.int32)).to(gl.int32)
+        alone = ((gl.sum(same, 0) == 1) & (field(table, "attention_members", cfg) >= P * B)).to(gl.int32)
+    own_page = gl.load(row_table + position // 16).to(gl.int64)
+    own_offset = (own_page * 16 + position % 16) * (2 * KV * D) + group * D
+    for layer in range(layers):
+        lowest = layer == 0
+        parity = (epoch * layers + layer) & 1
+        middle = residuals + parity * SIZE
+        after = residuals + (2 + parity) * SIZE
+        before = residuals + (3 - parity) * SIZE
+        norm = norms + layer * (2 * H)
+        cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
+        own_place = cache + own_offset
+        mark(trace, pid, layer, layers, 0, cfg)
+        # Qkv
+        if layer > 0:
+            wait(counters + FULL, full_base + layer * (2 * NP), error)
+        mark(trace, pid, layer, layers, 1, cfg)
+        squares = put_input(lowest, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+                            cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
+        activations_ready()
+        mark(trace, pid, layer, layers, 2, cfg)
+        # The context is asked for now and stays in registers until its place in shared memory is free.
+        keys, values = load_tile(cache, first, cfg)
+        if TILES > 1:
+            more_keys, more_values = load_tile(cache, second, cfg)
+        if qkv_row_begin == 0:
+            sums = gl.sum(squares, 2)  # of each block: to add them up here would take longer
+            block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
+            batch = gl.arange(0, BT, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
+            gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
+        for r in range(qkv_row_begin, qkv_row_end):
+            index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
+            place = qkv + (batch_row * KV + group) * QS + (r * 64 + sums_row)
+            gl.atomic_add(place, column_sums(acc, LS), mask=wanted, sem="relaxed")
+        mark(trace, pid, layer, layers, 3, cfg)
+        arrive(own)
+        # Attention
+        put_tile(keys, values, tiles, 0, cfg)
+        if TILES > 1:
+            put_tile(more_keys, more_values, tiles, 1, cfg)
+        if long:
+            keys, values = load_tile(cache, following, cfg)
+        wait(own, own_base + layer * (3 * M) + M, error)
+        mark(trace, pid, layer, layers, 4, cfg)
+        if B > 1:  # noqa: SIM102 (one is known at compile time, the other is not)
+            if alone == 0:
+                append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
+                block_barrier()
+                keys, values = load_tile(cache, first, cfg)
+                if TILES > 1:
+                    more_keys, more_values = load_tile(cache, second, cfg)
+                    put_tile(more_keys, more_values, tiles, 1, cfg)
+                put_tile(keys, values, tiles, 0, cfg)
+                keys, values = load_tile(cache, following, cfg)
+        mark(trace, pid, layer, layers, 5, cfg)
+        if cfg.whole_heads:
+            if short:
+                _, sums, out = attend(
+                    qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
+                    tiles, queries, weights, own_place, True, member == 0, cfg,
+                )  # fmt: skip
+                arrive_relaxed(own)
+                mark(trace, pid, layer, layers, 6, cfg)
+                put_heads(sums, out, output_place.index(0), cfg)
+            else:
+                attend_parts(
+                    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                    row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                    tiles, queries, weights, own_place, alone != 0, cfg,
+                )  # fmt: skip
+                mark(trace, pid, layer, layers, 6, cfg)
+                arrive(own)
+                wait(own, own_base + layer * (3 * M) + 2 * M, error)
+                mark(trace, pid, layer, layers, 7, cfg)
+                put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
+        else:
+            attend_parts(
+                qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+                row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+                    tiles, queries, weights, own_place, alone != 0, cfg,
+            )  # fmt: skip
+            mark(trace, pid, layer, layers, 6, cfg)
+            arrive(own)
+            wait(own, own_base + layer * (3 * M) + 2 * M, error)
+            mark(trace, pid, layer, layers, 7, cfg)
+            put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
+        # Output
+        activations_ready()
+        mark(trace, pid, layer, layers, 8, cfg)
+        for r in range(out_row_begin, out_row_end):
+            place = batch_row * H + (r * 64 + sums_row)
+            carried = wanted & (r % KV == group) & (out_k_begin == 0)
+            carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
+                                 carried, batch_row < B, H)  # fmt: skip
+            index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
+            gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+        mark(trace, pid, layer, layers, 9, cfg)
+        arrive(counters + FULL)
+        # GateUp
+        wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
+        mark(trace, pid, layer, layers, 10, cfg)
+        squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
+                  cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+        activations_ready()
+        mark(trace, pid, layer, layers, 11, cfg)
+        for neuron in range(neuron_begin, neuron_end):
+            index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+            index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+            factor = inverse_rms_of(squares, LS, cfg)
+            g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
+            place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
+            gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
+        mark(trace, pid, layer, layers, 12, cfg)
+        arrive(own)
+        # Nobody reads these any more, and they are added to after the next FULL barrier.
+        clear(qkv, pid, B * KV * QS, NP, cfg)
+        clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
+        clear(before, pid, B * H, NP, cfg)
+        # Down
+        wait(own, own_base + layer * (3 * M) + 3 * M, error)
+        put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, cfg)
+        activations_ready()
+        mark(trace, pid, layer, layers, 13, cfg)
+        for r in range(down_row_begin, down_row_end):
+            place = batch_row * H + (r * 64 + sums_row)
+            carried = wanted & (r % KV == group) & (down_k_begin == 0)
+            carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
+            index, acc = row_product(ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg)
+            gl.atomic_add(after + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+        mark(trace, pid, layer, layers, 14, cfg)
+        arrive(counters + FULL)
+    return index
