@@ -22,8 +22,9 @@ def choose_runner(
     max_context: int | None = None,
     max_adapters: int = MAX_ADAPTERS,
     max_lora_rank: int = MAX_LORA_RANK,
+    step_tokens: int | None = None,
 ) -> ModelRunner:
-    """A runner for the model where it lies; a log line says which one, and why."""
+    """A runner for the model where it lies, ready for steps of `step_tokens`; a log line says which one, and why."""
     if model.device.type == "cpu":
         return TorchRunner(
             model,
@@ -35,7 +36,7 @@ def choose_runner(
     runner = _on_gpu(
         model, max_batch=max_batch, max_context=max_context, max_adapters=max_adapters, max_lora_rank=max_lora_rank
     )
-    runner.warm_up()
+    runner.warm_up(step_tokens)
     return runner
 
 

@@ -1,8 +1,9 @@
-"""StepEvents and DeviceClock: when the parts of a step ran on the GPU, in the host's time."""
+"""Events: waiting for one with a deadline; StepEvents and DeviceClock: when parts of a step ran, in the host's time."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import torch
 
@@ -13,6 +14,26 @@ def make_event(*, timed: bool = False) -> torch.cuda.Event:
 
 def make_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def happens(event: torch.cuda.Event, seconds: float) -> bool:
+    """Whether the event comes within so many seconds. Polls, since an event cannot be waited for with a deadline."""
+    deadline = time.perf_counter() + seconds
+    while not event.query():  # type: ignore[no-untyped-call]
+        if time.perf_counter() > deadline:
+            return False
+        time.sleep(0)
+    return True
+
+
+def comes_to_rest(streams: Iterable[torch.cuda.Stream], seconds: float) -> bool:
+    """Whether all that the streams have been given is through within so many seconds."""
+    deadline = time.perf_counter() + seconds
+    events = []
+    for stream in streams:
+        events.append(make_event())
+        events[-1].record(stream)
+    return all(happens(event, max(0.0, deadline - time.perf_counter())) for event in events)
 
 
 class StepEvents:

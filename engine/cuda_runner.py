@@ -12,32 +12,34 @@ buffers belong to the slot, which is free again only when its step is committed,
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from structgen.engine.cuda_buffers import Bucket, DeviceSlot
-from structgen.engine.cuda_events import DeviceClock, make_stream
-from structgen.engine.cuda_graphs import captured
+from structgen.engine.cuda_buckets import MOST_GRAPH_ROWS, Bucket, Buckets, padded, rows_up_to
+from structgen.engine.cuda_buffers import DeviceSlot
+from structgen.engine.cuda_events import DeviceClock, comes_to_rest, happens, make_stream
+from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_sampling import CudaSampling
-from structgen.engine.device_input import DeviceInput, LaneTables, packed_size, unpack
+from structgen.engine.cuda_warm_up import prepare
+from structgen.engine.device_input import DeviceInput, LaneTables
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
 from structgen.engine.lora import AdapterTable
 from structgen.engine.lora_files import AdapterWeights, read_adapter
 from structgen.engine.paged_rows import PagedRows
-from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE
+from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE, PREFILL_TOKENS
 from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
-from structgen.kernels.paged_attention import MAX_SPLITS, AttentionWorkspace, is_supported
 
+log = logging.getLogger("structgen.engine")
 KV_SHARE = 0.5  # of the free memory, at most, for the KV cache
-FEW_ROWS = 16
-GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # a step is padded to the next of these
+REST_SECONDS = 20.0  # steps in flight take milliseconds; a device that is not through by then hangs
 
 
 class CudaRunner:
@@ -78,20 +80,28 @@ class CudaRunner:
         self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
         self._fused = fused and find_spec("triton") is not None
         self._sampler = self._make_sampler()
-        self._graphs = graphs
-        self._buckets: dict[tuple[int, bool], Bucket] = {}
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._slots: dict[int, DeviceSlot] = {}
         self._compute, self._copy = make_stream(self.device), make_stream(self.device)
         self._clock = DeviceClock(self._compute)
+        self._graphs = GraphMaker(self._compute) if graphs else None
+        self._buckets = Buckets(
+            model.config,
+            max_batch=max_batch,
+            device=self.device,
+            graphs=self._graphs,
+            attention_kernel=self._fused,
+        )
+        self._warm_rows: tuple[int, ...] = ()  # what `warm_up` was asked for
+        self._closed = False
 
     # -- ModelRunner --------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def launch(self, slot: StepSlot) -> None:
-        device = self._slot(slot)
-        rows = _padded(slot.plan.tokens)
+        device = self._slot(slot.index)
+        rows = padded(slot.plan.tokens)
         bucket = self._bucket(rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
         self._lane_tables.update(slot.plan)
         packed = device.staged.stage(slot.plan, slot.lanes, rows, len(bucket.rows.targets))
@@ -107,7 +117,7 @@ class CudaRunner:
 
     @torch.inference_mode()
     def sample(self, slot: StepSlot) -> None:
-        device, bucket, count = self._slot(slot), slot.input, len(slot.rows)
+        device, bucket, count = self._slot(slot.index), slot.input, len(slot.rows)
         if not count:
             device.arrived = device.copied
             device.arrived.record(self._compute)
@@ -123,6 +133,7 @@ class CudaRunner:
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
             device.events.sampled.record(self._compute)
         device.events.samples = True
+        device.logprobs = logprobs
         self._copy.wait_event(device.events.sampled)
         with torch.cuda.stream(self._copy):
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
@@ -132,34 +143,53 @@ class CudaRunner:
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
         self._wait_for(slot, seconds)
-        self._slot(slot).sampling.arrive(slot)
+        self._read(slot)
 
     def _wait_for(self, slot: StepSlot, seconds: float) -> None:
-        """Polls, since an event cannot be waited for with a deadline."""
-        device = self._slot(slot)
-        deadline = time.perf_counter() + seconds
-        while not device.arrived.query():  # type: ignore[no-untyped-call]
-            if time.perf_counter() > deadline:
-                raise StepTimeoutError(seconds)
-            time.sleep(0)
+        device = self._slot(slot.index)
+        if not happens(device.arrived, seconds):
+            raise StepTimeoutError(seconds)
+        device.logprobs = None
+
+    def _read(self, slot: StepSlot) -> None:
+        """Take the tokens over that have arrived."""
+        self._slot(slot.index).sampling.arrive(slot)
 
     def clear(self, pages: Iterable[int]) -> None:
         with torch.cuda.stream(self._compute):
             self.cache.clear(pages)
 
     def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
-        return self._clock.spans(self._slot(slot).events)
+        return self._clock.spans(self._slot(slot.index).events)
 
     def close(self) -> None:
-        torch.cuda.synchronize(self.device)
+        """Waits for what is in flight, but not for ever: a device that hangs keeps its memory, and is told of."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            rests = comes_to_rest((self._compute, self._copy), REST_SECONDS)
+        except RuntimeError as problem:  # the device is lost
+            log.warning("runner: the device failed before it was given back: %s", problem)
+            return
+        if rests:
+            self._forget()
+        else:
+            log.warning("runner: the device hangs; it was not through after %g s and is given up", REST_SECONDS)
+
+    def _forget(self) -> None:
+        """Let graphs and slots go; nothing runs any more that reads them."""
         self._buckets.clear()
+        self._slots.clear()
 
     def read_adapter(self, folder: str | Path) -> AdapterWeights:
         """Any thread may call this: it only reads files. ModelError when the adapter cannot be used."""
         return read_adapter(folder, self.model.config)
 
     def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
-        """Written on the compute stream: after the steps that are in flight, before those that may name the slot."""
+        """Waits for the steps in flight. Where the table has to grow, the graphs that read it are captured anew."""
+        if not comes_to_rest((self._compute, self._copy), REST_SECONDS):
+            raise StepTimeoutError(REST_SECONDS)
         with torch.cuda.stream(self._compute):
             if self._adapters is None:
                 self._adapters = AdapterTable(
@@ -169,15 +199,42 @@ class CudaRunner:
                     dtype=self.model.dtype,
                     device=self.device,
                 )
-            self._adapters.load(slot, weights)
+            before = self._adapters.moves
+            try:
+                self._adapters.load(slot, weights)
+            finally:
+                moved = self._adapters.moves > before
+                if moved:
+                    self._buckets.forget_adapted()
+        if moved and self._warm_rows:
+            prepare(self._preparations(self._warm_rows, adapted=True), self.device, "steps with adapters")
 
-    def warm_up(self, rows: Iterable[int] = GRAPH_ROWS[:-1]) -> None:
-        """Compile the kernels and capture the graphs for so many rows now, instead of when they are first wanted."""
+    def warm_up(self, step_tokens: int | None = None) -> None:
+        """Compile the kernels and capture the graphs of all steps of up to `step_tokens` tokens (those of an engine's
+        default, when left out) now, instead of when they are first wanted. Bounded in time and memory; logs.
+
+        Adapted steps follow when the first adapter is loaded.
+        """
+        self._warm_rows = rows_up_to(step_tokens or PREFILL_TOKENS + self.max_batch)
+        prepare(self._preparations(self._warm_rows, adapted=False), self.device, "steps")
+
+    def _preparations(self, rows: Iterable[int], *, adapted: bool) -> Iterator[Callable[[], None]]:
+        """What a warm-up has to do, piece by piece, the most wanted first. The device is at rest."""
         if self._fused:
-            with torch.cuda.stream(self._compute):
-                self._sampler.warm_up()
+            yield self._warm_up_sampler
         for count in rows:
-            self._bucket(count)
+            for index in range(self.default_depth + 1):
+                yield partial(self._prepare_slot, index, count, adapted)
+
+    def _warm_up_sampler(self) -> None:
+        with torch.cuda.stream(self._compute):
+            self._sampler.warm_up()
+
+    @torch.inference_mode()
+    def _prepare_slot(self, index: int, rows: int, adapted: bool) -> None:
+        bucket = self._bucket(rows, adapted)
+        with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+            self._slot(index).sampling.prepare(bucket.logits, bucket.rows.targets)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
@@ -203,24 +260,8 @@ class CudaRunner:
         hidden = self.model.hidden_rows(step, self.cache, self._adapters)
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
-    def _bucket(self, rows: int, adapted: bool = False) -> Bucket:
-        made = self._buckets.get((rows, adapted))
-        if made is None:
-            sampled = min(rows, self.max_batch)
-            inputs = torch.zeros(packed_size(rows, sampled), dtype=torch.int32, device=self.device)
-            views = unpack(inputs, rows, sampled)
-            views.lanes.fill_(self.max_batch)  # harmless until a step is copied in: all rows write to the scratch page
-            views.targets.fill_(self.max_batch)
-            logits = torch.zeros(sampled, self.vocab_size, dtype=torch.float32, device=self.device)
-            bucket = made = Bucket(inputs, views, logits, self._workspace(rows), adapted)
-            self._buckets[rows, adapted] = made
-            if self._graphs:
-                made.graph = self._captured(lambda: self._compute_logits(bucket))
-        return made
-
-    @torch.inference_mode()
-    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        return captured(work, self._compute)
+    def _bucket(self, rows: int, adapted: bool) -> Bucket:
+        return self._buckets.get(rows, adapted, self._compute_logits)
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 
@@ -231,46 +272,25 @@ class CudaRunner:
 
         return FusedSampler(self.vocab_size, self.device, max_batch=self.max_batch)
 
-    def _slot(self, slot: StepSlot) -> DeviceSlot:
-        made = self._slots.get(slot.index)
+    def _slot(self, index: int) -> DeviceSlot:
+        made = self._slots.get(index)
         if made is None:
             staged = DeviceInput(
-                most_rows=GRAPH_ROWS[-1], max_batch=self.max_batch, table_pages=self.table_pages, pinned=True
+                usual_rows=MOST_GRAPH_ROWS, max_batch=self.max_batch, table_pages=self.table_pages, pinned=True
             )
             sampling = CudaSampling(
                 self._sampler,
                 self.last_tokens,
                 max_batch=self.max_batch,
-                words=slot.mask.shape[1],
+                words=-(-self.vocab_size // 32),
                 graphs=self._graphs,
             )
             torch.cuda.synchronize(self.device)
-            made = self._slots[slot.index] = DeviceSlot(staged, sampling)
+            made = self._slots[index] = DeviceSlot(staged, sampling)
         return made
-
-    def _workspace(self, rows: int) -> AttentionWorkspace | None:
-        """For the attention kernel, where it can be used. Many rows keep the GPU busy without being cut up."""
-        config = self.model.config
-        if not self._fused or not is_supported(config.heads, config.kv_heads, config.head_dim):
-            return None
-        return AttentionWorkspace(
-            max_rows=rows,
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            device=self.device,
-            splits=MAX_SPLITS if rows <= FEW_ROWS else 4,
-        )
 
     def _pages_that_fit(self) -> int:
         config = self.model.config
         free, _ = torch.cuda.mem_get_info(self.device)
         page = PAGE_SIZE * 2 * config.kv_heads * config.head_dim * self.model.dtype.itemsize * config.layers
         return max(self.table_pages, min(self.max_batch * self.table_pages, int(free * KV_SHARE) // page))
-
-
-def _padded(tokens: int) -> int:
-    for rows in GRAPH_ROWS:
-        if tokens <= rows:
-            return rows
-    raise ValueError(f"a step of {tokens} tokens is more than the {GRAPH_ROWS[-1]} that one may have")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+
 import torch
 from torch import Tensor
 
-from structgen.engine.cuda_graphs import captured
+from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.fused_sampler import FusedSampler, has_cuts
 from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
@@ -19,17 +22,20 @@ class CudaSampling:
     """Owns a slot's mask and result on the device; shares the sampler and the lanes' last tokens with other slots.
 
     Rows that ask for nothing but a token (no logprobs, no edits) are sampled by a graph: kernel, hand-over of the token
-    to its lane, and packing are then one launch. Without Triton, and for other rows, the same happens step by step.
+    to its lane, and packing are then one launch. Without Triton or graphs, and for other rows, the same happens step by
+    step.
     """
 
-    def __init__(self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, words: int, graphs: bool) -> None:
+    def __init__(
+        self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, words: int, graphs: GraphMaker | None
+    ) -> None:
         device = last_tokens.device
         self._sampler, self._last_tokens = sampler, last_tokens
         self.mask = torch.zeros(max_batch, words, dtype=torch.int32, device=device)
         self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
-        self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
-        self._fused = sampler if isinstance(sampler, FusedSampler) and graphs else None
+        self._make, self._graphs = graphs, dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph]()
+        self._fused = sampler if isinstance(sampler, FusedSampler) and graphs is not None else None
         if self._fused is not None:
             self._staged = self._fused.stage()
             self._picks = Picks.empty(max_batch, device)
@@ -41,7 +47,9 @@ class CudaSampling:
         """
         plain = not any(row.history is not None or row.params.logprobs for row in slot.sampling)
         if self._fused is not None and plain:
-            self._replay(self._fused, slot, logits, targets)
+            self._fused.fill(self._staged, slot.constrained[: len(slot.rows)], slot.sampling)
+            masked = any(slot.constrained[: len(slot.rows)])
+            self._graph(logits, targets, masked, has_cuts(slot.sampling)).replay()
             return None
         count = len(slot.rows)
         sampled = self._sampler.sample(logits[:count], self.mask[:count], slot.constrained[:count], slot.sampling)
@@ -54,19 +62,28 @@ class CudaSampling:
         slot.tokens[: len(slot.rows)] = packed & ((1 << STATUS_SHIFT) - 1)
         slot.status[: len(slot.rows)] = packed >> STATUS_SHIFT
 
-    def _replay(self, fused: FusedSampler, slot: StepSlot, logits: Tensor, targets: Tensor) -> None:
-        rows, masked = len(logits), any(slot.constrained[: len(slot.rows)])
-        cuts = has_cuts(slot.sampling)
-        fused.fill(self._staged, slot.constrained[: len(slot.rows)], slot.sampling)
+    def prepare(self, logits: Tensor, targets: Tensor) -> None:
+        """Capture now what `sample` may replay for this bucket. The slot is not in use, and `targets` are spare."""
+        if self._fused is not None:
+            for masked, cuts in product((False, True), (False, True)):
+                self._graph(logits, targets, masked, cuts)
+
+    def _graph(self, logits: Tensor, targets: Tensor, masked: bool, cuts: bool) -> torch.cuda.CUDAGraph:
+        key = (logits.data_ptr(), len(logits), masked, cuts)
+        if key not in self._graphs:
+            assert self._make is not None
+            self._graphs[key] = self._make.capture(self._work(logits, targets, masked, cuts))
+        return self._graphs[key]
+
+    def _work(self, logits: Tensor, targets: Tensor, masked: bool, cuts: bool) -> Callable[[], None]:
+        fused, rows = self._fused, len(logits)
+        assert fused is not None
 
         def work() -> None:
             fused.launch(logits, self.mask[:rows] if masked else None, self._staged, self._picks, cuts=cuts)
             self._hand_over(self._picks.tokens[:rows], self._picks.status[:rows], targets)
 
-        key = (logits.data_ptr(), rows, masked, cuts)
-        if key not in self._graphs:
-            self._graphs[key] = captured(work, torch.cuda.current_stream())
-        self._graphs[key].replay()
+        return work
 
     def _hand_over(self, tokens: Tensor, status: Tensor, targets: Tensor) -> None:
         self._last_tokens.index_copy_(0, targets.long(), tokens)

@@ -51,13 +51,16 @@ def packed_size(rows: int, sampled: int) -> int:
 
 
 class DeviceInput:
-    """The host's side of one slot: pinned buffers, written at launch, read by the copy that the launch starts."""
+    """The host's side of one slot: pinned buffers, written at launch, read by the copy that the launch starts.
 
-    def __init__(self, *, most_rows: int, max_batch: int, table_pages: int, pinned: bool) -> None:
+    `usual_rows`: what there is room for from the start; a step of more rows makes more.
+    """
+
+    def __init__(self, *, usual_rows: int, max_batch: int, table_pages: int, pinned: bool) -> None:
         self.max_batch = max_batch
-        self.packed = torch.zeros(packed_size(most_rows, max_batch), dtype=torch.int32, pin_memory=pinned)
+        self._pinned = pinned
         self.tables = torch.zeros(max_batch + 1, table_pages, dtype=torch.int32, pin_memory=pinned)
-        self._host = self.packed.numpy()
+        self._reserve(packed_size(usual_rows, max_batch))
         self.sampled_at: list[int] = []  # of the step that was staged last: the rows whose logits are wanted
 
     def stage(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> Tensor:
@@ -75,6 +78,8 @@ class DeviceInput:
             if row.samples:
                 wanted.append(len(ids) - 1)
         padding, spare = rows - len(ids), self.max_batch
+        if packed_size(rows, sampled) > len(self.packed):  # the slot is free, so nothing is copied from it any more
+            self._reserve(packed_size(rows, sampled))
         host = self._host
         fields = host[: FIELDS * rows].reshape(FIELDS, rows)
         fields[0] = ids + [0] * padding
@@ -88,6 +93,10 @@ class DeviceInput:
         rest[0] = wanted + [0] * (sampled - len(wanted))
         rest[1] = [lane if lane >= 0 else spare for lane in lanes] + [spare] * (sampled - len(lanes))
         return self.packed[: packed_size(rows, sampled)]
+
+    def _reserve(self, size: int) -> None:
+        self.packed = torch.zeros(size, dtype=torch.int32, pin_memory=self._pinned)
+        self._host = self.packed.numpy()
 
 
 class LaneTables:

@@ -26,7 +26,7 @@ from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.rescue import Rescue
-from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, AdapterRunner, ModelRunner
+from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, PREFILL_TOKENS, AdapterRunner, ModelRunner
 from structgen.engine.sampler import IGNORED
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler, StepPlan
@@ -34,7 +34,6 @@ from structgen.engine.sequence import MaskSource, Sequence
 from structgen.engine.step import StepSlot
 from structgen.engine.trace import Trace
 
-PREFILL_TOKENS = 256
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
 
@@ -71,6 +70,7 @@ class Engine:
                 max_context=max_context,
                 max_adapters=max_adapters,
                 max_lora_rank=max_lora_rank,
+                step_tokens=prefill_tokens + max_batch,
             )
             if isinstance(model, LlamaModel)
             else model

@@ -1,21 +1,21 @@
 """AdapterTable: the tensors of all loaded LoRA adapters, and the product that adds each token's own to a step.
 
-S slots, R = the largest rank, N tokens. A step's input names a slot for each token; slot 0 is the model as it is.
+S slots, N tokens. A step's input names a slot for each token; slot 0 is the model as it is.
 The matrices that `Layer` fuses (q, k, v and gate, up) have one pair here as well: the parts' A matrices below one
 another, and B with each part's rows where that part's outputs are, zero elsewhere. So a fused matrix takes two products
 however many of its parts an adapter changes.
 
-    a [S + 1, P * R, in]    b [S + 1, P * R, out], transposed, so that [S * P * R, out] is one matrix too
+    a [S + 1, R, in]    b [S + 1, R, out], transposed, so that [S * R, out] is one matrix too
 
-Rows beyond an adapter's rank are zero. All sizes are fixed and slots are device data, so a captured graph serves every
-mix of adapters, loaded or not when it was captured.
+R is as large as the adapters loaded so far needed, the ranks of a matrix's parts added up; rows beyond an adapter's are
+zero. While no matrix grows its sizes are fixed, and slots are device data, so a captured graph serves every mix of
+adapters, loaded or not when it was captured. Growing moves tensors: graphs are then captured anew (`moves`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ FUSED: dict[str, tuple[str, ...]] = {
 # each part's block of b by itself than to read the zeros between them (README, LoRA).
 FLOAT32_TOKENS = 16
 SPLIT_ROWS = 96
+ROW_UNIT = 8  # R is a multiple of this, which matrix units like
 # (layer, fused matrix, its input [N, in], its output [N, out]): adds each token's low-rank product to the output.
 AddDelta = Callable[[int, str, Tensor, Tensor], None]
 
@@ -55,14 +56,30 @@ class View(NamedTuple):
     a: Tensor
     blocks: tuple[Block, ...]
 
+    def of(self, a: Tensor, b: Tensor) -> View:
+        """The same view of a slot's tensors that have moved."""
+        moved = (Block(block.inner, block.out, b[block.inner, block.out]) for block in self.blocks)
+        return View(a[: len(self.a)], tuple(moved))
 
-@dataclass(frozen=True)
+
 class Stack:
     """One fused matrix of one layer, all slots; `views` has the slots whose adapter changes it."""
 
-    a: Tensor  # [S + 1, P * R, in]
-    b: Tensor  # [S + 1, P * R, out]
-    views: dict[int, View] = field(default_factory=dict)
+    def __init__(self, slots: int, inner: int, out: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.a = torch.zeros(slots + 1, 0, inner, dtype=dtype, device=device)  # [S + 1, R, in]
+        self.b = torch.zeros(slots + 1, 0, out, dtype=dtype, device=device)  # [S + 1, R, out]
+        self.views: dict[int, View] = {}
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return self.a.shape[1]
+
+    def grow(self, rows: int) -> None:
+        """Room for so many rows a slot, in new tensors. A step that runs goes on with the old ones."""
+        a, b = (_grown(tensor, rows, self.views) for tensor in (self.a, self.b))
+        self.a, self.b = a, b
+        self.views = {slot: view.of(a[slot], b[slot]) for slot, view in self.views.items()}
 
     def clear(self, slot: int) -> None:
         if slot in self.views:
@@ -71,12 +88,13 @@ class Stack:
             self.b[slot, :used] = 0
 
     def load(self, slot: int, parts: Sequence[tuple[int, LowRank | None]]) -> None:
-        """Write each part's pair, given with the part's output width."""
-        used = sum(len(pair.a) for _, pair in parts if pair is not None)
+        """Write each part's pair, given with the part's output width, into a slot that is clear."""
+        used = needed_rows(parts)
         if not used:
             return
-        a, b = self.a[slot, :used], self.b[slot, :used]
-        self.views[slot] = View(a, (Block(slice(None), slice(None), b),))  # first: `clear` undoes a broken load too
+        a, b = self.a[slot], self.b[slot]
+        whole = Block(slice(0, used), slice(None), b[:used])
+        self.views[slot] = View(a[:used], (whole,))  # first: `clear` undoes a broken load too
         blocks, row, column = [], 0, 0
         for out, pair in parts:
             if pair is not None:
@@ -87,13 +105,17 @@ class Stack:
                 row = rows.stop
             column += out
         if used >= SPLIT_ROWS:
-            self.views[slot] = View(a, tuple(blocks))
+            self.views[slot] = View(a[:used], tuple(blocks))
+
+
+def needed_rows(parts: Sequence[tuple[int, LowRank | None]]) -> int:
+    return sum(len(pair.a) for _, pair in parts if pair is not None)
 
 
 class AdapterTable:
     """Made for one model's sizes, type and device; on the CPU it keeps float32 whatever the type.
 
-    Slots are filled and emptied between steps, never reshaped.
+    Slots are filled and emptied between steps. `moves` counts how often tensors were replaced by larger ones.
     """
 
     def __init__(
@@ -103,13 +125,15 @@ class AdapterTable:
         self.device = torch.device(device)
         self._config = config
         stored = torch.float32 if self.device.type == "cpu" else dtype
-        try:
-            self._stacks = {fused: self._make(parts, stored) for fused, parts in FUSED.items()}
-        except (MemoryError, torch.OutOfMemoryError):
-            raise AdapterError(
-                f"there is no memory for {slots} adapters of rank {max_rank}",
-                hint="start with fewer max_adapters or a smaller max_lora_rank",
-            ) from None
+        self.moves = 0
+        sizes = target_sizes(config)
+        self._stacks = {
+            fused: [
+                Stack(slots, sizes[parts[0]][1], sum(sizes[part][0] for part in parts), stored, self.device)
+                for _ in range(config.layers)
+            ]
+            for fused, parts in FUSED.items()
+        }
         self._numbers = torch.arange(1, slots + 1, device=self.device)
 
     def load(self, slot: int, weights: AdapterWeights) -> None:
@@ -122,9 +146,23 @@ class AdapterTable:
             )
         self.clear(slot)
         sizes = target_sizes(self._config)
-        for fused, parts in FUSED.items():
+        for fused, names in FUSED.items():
             for layer, stack in enumerate(self._stacks[fused]):
-                stack.load(slot, [(sizes[part][0], weights.pairs.get((layer, part))) for part in parts])
+                parts = [(sizes[name][0], weights.pairs.get((layer, name))) for name in names]
+                self._make_room(stack, needed_rows(parts))
+                stack.load(slot, parts)
+
+    def _make_room(self, stack: Stack, rows: int) -> None:
+        if rows <= stack.rows:
+            return
+        try:
+            stack.grow(-(-rows // ROW_UNIT) * ROW_UNIT)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise AdapterError(
+                f"there is no memory for an adapter of this rank in each of {self.slots} slots",
+                hint="start with fewer max_adapters, or load adapters of a smaller rank",
+            ) from None
+        self.moves += 1
 
     def clear(self, slot: int) -> None:
         """Zero what the slot's last adapter wrote."""
@@ -137,16 +175,6 @@ class AdapterTable:
         if self.device.type == "cpu":
             return self._grouped(slots)
         return self._gathered(slots) if len(slots) <= self.slots // 2 else self._masked(slots)
-
-    def _make(self, parts: tuple[str, ...], dtype: torch.dtype) -> list[Stack]:
-        """The stacks of one fused matrix, of all layers."""
-        sizes = target_sizes(self._config)
-        shape = (self.slots + 1, len(parts) * self.max_rank)
-        inner, out = sizes[parts[0]][1], sum(sizes[part][0] for part in parts)
-        return [
-            Stack(a=_zeros((*shape, inner), dtype, self.device), b=_zeros((*shape, out), dtype, self.device))
-            for _ in range(self._config.layers)
-        ]
 
     # -- three ways to the same sums ----------------------------------------------------------------------------------
 
@@ -179,6 +207,8 @@ class AdapterTable:
 
         def add(layer: int, fused: str, x: Tensor, out: Tensor) -> None:
             stack = self._stacks[fused][layer]
+            if not stack.rows:
+                return
             a, b = stack.a.index_select(0, slots), stack.b.index_select(0, slots)
             inner = torch.bmm(a, x.to(a.dtype)[:, :, None])
             out.add_(torch.bmm(inner.transpose(1, 2), b)[:, 0])
@@ -195,11 +225,22 @@ class AdapterTable:
 
         def add(layer: int, fused: str, x: Tensor, out: Tensor) -> None:
             stack = self._stacks[fused][layer]
+            if not stack.rows:
+                return
             a, b = stack.a[1:].flatten(0, 1), stack.b[1:].flatten(0, 1)
             inner = functional.linear(x.to(a.dtype), a).view(len(x), self.slots, -1).masked_fill_(others, 0)
             out.add_(inner.flatten(1) @ b)
 
         return add
+
+
+def _grown(tensor: Tensor, rows: int, used: Iterable[int]) -> Tensor:
+    """[S + 1, R, width] with R larger; slots that are not in use, and so are zero, are not touched."""
+    slots, before, width = tensor.shape
+    grown = _zeros((slots, rows, width), tensor.dtype, tensor.device)
+    for slot in used:
+        grown[slot, :before] = tensor[slot]
+    return grown
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

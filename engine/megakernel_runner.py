@@ -7,13 +7,15 @@ large batches) and rows with adapters are PyTorch's, on the same pages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.cuda_buffers import Bucket, DeviceSlot
+from structgen.engine.cuda_buckets import Bucket
+from structgen.engine.cuda_buffers import DeviceSlot
 from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.fused_sampler import SEED_RANGE, has_cuts
 from structgen.engine.llama import LlamaModel
@@ -27,6 +29,8 @@ from structgen.kernels.validator import validate
 
 HOPPER = (9, 0)
 KERNEL_ROWS = (1, 2, 4, 8)  # a step is padded to the next of these
+# What a head is launched for: to pick a token, under masks or not, or for the logits alone.
+PICK, PICK_MASKED, LOGITS = RUN_HEAD, RUN_HEAD | USE_MASK, RUN_HEAD | KEEP_LOGITS
 PARAMETERS = 16 * MAX_BATCH  # octets in front of the masks: seeds, temperatures, constrained, and padding
 
 
@@ -44,6 +48,13 @@ class KernelRows(NamedTuple):
     mask: Tensor
     host_mask: Tensor
     arrived: Tensor
+
+
+class Launched(NamedTuple):
+    """Which decoder ran a slot's step, and the rows whose tokens it picked; None when they are picked otherwise."""
+
+    decoder: Decoder
+    picked: list[int] | None
 
 
 class MegakernelRunner(CudaRunner):
@@ -64,8 +75,8 @@ class MegakernelRunner(CudaRunner):
         self._decoders = {schedule.batch: Decoder(schedule, weights) for schedule in schedules}
         self._no_offsets = torch.zeros(MAX_BATCH, dtype=torch.int64, device=self.device)
         self._kernel_rows: dict[int, KernelRows] = {}
-        self._heads: dict[tuple[int, int, bool], torch.cuda.CUDAGraph] = {}
-        self._picked: dict[int, tuple[Decoder, list[int]]] = {}  # slot -> who picks its tokens, and at which rows
+        self._heads: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
+        self._launched: dict[int, Launched] = {}  # by slot
 
     # -- the forward pass: the layers alone ---------------------------------------------------------------------------
 
@@ -101,16 +112,18 @@ class MegakernelRunner(CudaRunner):
     def sample(self, slot: StepSlot) -> None:
         bucket: Bucket = slot.input
         decoder = self._decoder(bucket)
-        self._picked.pop(slot.index, None)
-        if decoder is None or not slot.rows:
+        self._launched.pop(slot.index, None)
+        if decoder is None:
             return super().sample(slot)
         wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
-        if wants_logits or has_cuts(slot.sampling):
-            with torch.cuda.stream(self._compute):
-                decoder.launch(self._step(bucket, self._rows_of(slot.index)), RUN_HEAD | KEEP_LOGITS)
-                bucket.logits.copy_(decoder.logits[bucket.rows.sampled_at.long()])
-            return super().sample(slot)
-        return self._pick(slot, self._slot(slot), bucket, decoder)
+        if slot.rows and not wants_logits and not has_cuts(slot.sampling):
+            return self._pick(slot, self._slot(slot.index), bucket, decoder)
+        with torch.cuda.stream(self._compute):
+            if slot.rows:
+                self._run_head(slot.index, bucket, decoder, LOGITS)
+            self._send_outcome(slot.index, decoder)
+        self._launched[slot.index] = Launched(decoder, None)
+        return super().sample(slot)
 
     def _pick(self, slot: StepSlot, device: DeviceSlot, bucket: Bucket, decoder: Decoder) -> None:
         """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""
@@ -122,14 +135,20 @@ class MegakernelRunner(CudaRunner):
         self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
             device.events.sample_begin.record(self._compute)
-            self._run_head(slot.index, bucket, decoder, rows, masked=used > PARAMETERS)
+            self._run_head(slot.index, bucket, decoder, PICK_MASKED if used > PARAMETERS else PICK)
             device.events.sampled.record(self._compute)
-            # Not on the copy stream: these few octets cost the device less there than handing them over costs the host.
-            rows.arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
+            self._send_outcome(slot.index, decoder)
         device.arrived = device.copied
         device.arrived.record(self._compute)
         device.events.samples = True
-        self._picked[slot.index] = decoder, at
+        self._launched[slot.index] = Launched(decoder, at)
+
+    def _send_outcome(self, slot: int, decoder: Decoder) -> None:
+        """Tokens and error to the host, after every launch: one that gave up must not pass for one that did not.
+
+        Not on the copy stream: these few octets cost the device less than handing them over would cost the host.
+        """
+        self._rows_of(slot).arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
 
     def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> int:
         """Write parameters and masks where the rows are; how many octets of the buffer the step uses.
@@ -153,34 +172,56 @@ class MegakernelRunner(CudaRunner):
                 constrained[row] = 0
         return PARAMETERS + (count * masks.shape[1] * 4 if constrained[:count].any() else 0)
 
-    def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, rows: KernelRows, *, masked: bool) -> None:
-        mode = RUN_HEAD | USE_MASK * masked
-
-        def work() -> None:
-            decoder.launch(self._step(bucket, rows), mode)
-
-        if not self._graphs:
-            return work()
-        key = slot, len(bucket.rows.ids), masked
+    def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, mode: int) -> None:
+        if self._graphs is None:
+            return self._head_work(slot, bucket, decoder, mode)()
+        key = slot, len(bucket.rows.ids), mode
         if key not in self._heads:
-            self._heads[key] = self._captured(work)
+            self._heads[key] = self._graphs.capture(self._head_work(slot, bucket, decoder, mode))
         return self._heads[key].replay()
 
+    def _head_work(self, slot: int, bucket: Bucket, decoder: Decoder, mode: int) -> Callable[[], None]:
+        step = self._step(bucket, self._rows_of(slot))
+
+        def work() -> None:
+            decoder.launch(step, mode)
+            if mode == LOGITS:
+                bucket.logits.copy_(decoder.logits[bucket.rows.sampled_at.long()])
+
+        return work
+
+    @torch.inference_mode()
+    def _prepare_slot(self, index: int, rows: int, adapted: bool) -> None:
+        super()._prepare_slot(index, rows, adapted)
+        bucket = self._bucket(rows, adapted)
+        decoder = self._decoder(bucket)
+        if decoder is not None and self._graphs is not None:
+            with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+                for mode in (PICK, PICK_MASKED, LOGITS):
+                    self._run_head(index, bucket, decoder, mode)
+
     def wait(self, slot: StepSlot, seconds: float) -> None:
-        picked = self._picked.get(slot.index)
-        if picked is None:
+        launched = self._launched.get(slot.index)
+        if launched is None:
             return super().wait(slot, seconds)
         self._wait_for(slot, seconds)
-        decoder, at = picked
-        arrived = self._rows_of(slot.index).arrived
+        arrived, decoder = self._rows_of(slot.index).arrived, launched.decoder
         if arrived[len(decoder.tokens)]:
-            decoder.reset()
+            with torch.cuda.stream(self._compute):  # between steps, as they follow each other there
+                decoder.reset()
             raise KernelTimeout("a program of the decode step waited too long for another one")
-        count = len(at)
-        slot.tokens[:count] = arrived[at]
+        if launched.picked is None:
+            return self._read(slot)
+        count = len(launched.picked)
+        slot.tokens[:count] = arrived[launched.picked]
         for index, token in enumerate(slot.tokens[:count].tolist()):
             slot.status[index] = OK if token >= 0 else _why_none(slot, index)
         return None
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._heads.clear()
+        self._kernel_rows.clear()
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 

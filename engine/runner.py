@@ -11,6 +11,7 @@ from structgen.engine.step import StepSlot
 
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
+PREFILL_TOKENS = 256  # prompt tokens in one step, unless an engine is told otherwise
 MAX_ADAPTERS = 8
 MAX_LORA_RANK = 64
 

@@ -7,7 +7,7 @@ import torch
 from structgen.engine import SamplingParams, Sequence
 from structgen.engine.adapters import Adapter
 from structgen.engine.bench_lora import random_adapter
-from structgen.engine.cuda_buffers import Bucket
+from structgen.engine.cuda_buckets import Bucket
 from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.device_input import DeviceInput, LaneTables, unpack
 from structgen.engine.host_input import HostInput
@@ -57,7 +57,7 @@ def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
     for slot, each in enumerate(texts):
         each.adapter = Adapter(str(slot), slot, b"") if slot else None
     plan = StepPlan((), tuple(PlanRow(each, 0, 3, True) for each in texts))
-    staged = DeviceInput(most_rows=16, max_batch=BATCH, table_pages=CONTEXT // PAGE_SIZE, pinned=False)
+    staged = DeviceInput(usual_rows=16, max_batch=BATCH, table_pages=CONTEXT // PAGE_SIZE, pinned=False)
     lane_tables = LaneTables(BATCH, CONTEXT // PAGE_SIZE, scratch=12)
     lane_tables.update(plan)
     runner = object.__new__(CudaRunner)
@@ -67,7 +67,8 @@ def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
     runner.tables = lane_tables.copy_to(staged.tables)
     packed = staged.stage(plan, [0, 1, 2], 16, BATCH)
     for adapted in (True, False):
-        bucket = Bucket(packed, unpack(packed, 16, BATCH), torch.zeros(BATCH, CONFIG.vocab_size), None, adapted)
+        logits = torch.zeros(BATCH, CONFIG.vocab_size)
+        bucket = Bucket(packed, unpack(packed, 16, BATCH), logits, None, adapted, wants_graph=False)
         runner._compute_logits(bucket)
         for row, each in enumerate(texts):
             alone = under_adapter(model, table, each.prompt_ids, row if adapted else 0)
@@ -97,7 +98,7 @@ def as_host(model: LlamaModel, steps: list[StepPlan]) -> torch.Tensor:
 
 def as_rows(model: LlamaModel, steps: list[StepPlan]) -> torch.Tensor:
     cache = KVCache(CONFIG, 13, PAGE, torch.float32)
-    staged = DeviceInput(most_rows=32, max_batch=BATCH, table_pages=CONTEXT // PAGE, pinned=False)
+    staged = DeviceInput(usual_rows=32, max_batch=BATCH, table_pages=CONTEXT // PAGE, pinned=False)
     lane_tables = LaneTables(BATCH, CONTEXT // PAGE, scratch=12)
     for plan in steps:
         lane_tables.update(plan)

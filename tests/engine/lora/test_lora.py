@@ -299,12 +299,63 @@ def test_an_adapter_that_overflows_ends_only_its_own_requests(
     assert later.output_ids == tiny.greedy(IDS, 6)
 
 
-def test_a_table_that_fits_in_no_memory_is_told(tiny: Any, save_adapter: Callable[..., Any]) -> None:
-    engine = Engine(tiny.plain, max_adapters=1 << 20, max_lora_rank=1 << 24)
+def test_a_table_that_fits_in_no_memory_is_told(
+    tiny: Any, save_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters that are loaded go on, and a smaller one still fits."""
+    made = lora._zeros
+
+    def zeros(shape: tuple[int, ...], *more: Any) -> Tensor:
+        if shape[1] > 16:
+            raise MemoryError
+        return made(shape, *more)
+
+    monkeypatch.setattr(lora, "_zeros", zeros)
+    small, wide, narrow = save_adapter("small", r=4), save_adapter("wide", r=9), save_adapter("narrow", r=2)
+    engine = Engine(tiny.plain, max_adapters=2)
+    engine.load_adapter("small", small.folder)
     with pytest.raises(AdapterError, match="no memory") as caught:
-        engine.load_adapter("a", save_adapter("a").folder)
-    assert "max_lora_rank" in caught.value.hint
+        engine.load_adapter("wide", wide.folder)
+    assert "max_adapters" in caught.value.hint
     engine.check_integrity()
+    assert engine.adapters == ("small",)
+    engine.load_adapter("narrow", narrow.folder)
+    requests = [engine.submit(IDS, SamplingParams(max_tokens=5), adapter=name) for name in ("small", "narrow", None)]
+    drain(engine)
+    assert [each.output_ids for each in requests] == [tiny.greedy(IDS, 5, of) for of in (small, narrow, None)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_table_grows_to_what_its_adapters_need_and_keeps_those_it_has(
+    way: str, tiny: Any, save_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots 1 to 4 are loaded one after the other, the ranks rising and falling; every slot is looked at each time."""
+    monkeypatch.setattr(AdapterTable, "bind", getattr(AdapterTable, way))
+    kinds: list[dict[str, Any]] = [
+        {"r": 2, "targets": ["self_attn.q_proj"], "layers": [1]},
+        {"r": 5},
+        {"r": 3, "targets": ["mlp.up_proj"]},
+        {"r": 40, "targets": ["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj"]},
+    ]
+    table = table_of(tiny.plain, max_rank=64)
+    sizes, loaded = [], []
+    for slot, options in enumerate(kinds, 1):
+        loaded.append(save_adapter(f"number {slot}", **options))
+        table.load(slot, read_adapter(loaded[-1].folder, tiny.config))
+        sizes.append([[stack.rows for stack in stacks] for stacks in table._stacks.values()])
+        texts = [(IDS, number) for number in range(slot + 1)]
+        for found, adapter in zip(logits(tiny.plain, table, texts), [None, *loaded], strict=True):
+            torch.testing.assert_close(found, tiny.merged(adapter).logits(IDS), atol=2e-4, rtol=2e-4)
+    assert sizes == [
+        [[0, 8], [0, 0], [0, 0], [0, 0]],
+        [[16, 16], [8, 8], [16, 16], [8, 8]],
+        [[16, 16], [8, 8], [16, 16], [8, 8]],
+        [[120, 120], [8, 8], [16, 16], [8, 8]],
+    ]
+    moves = table.moves
+    for slot, adapter in enumerate(loaded, 1):
+        table.load(slot, read_adapter(adapter.folder, tiny.config))
+    assert table.moves == moves, "what fits moves nothing"
 
 
 def test_what_cannot_be_loaded_leaves_the_engine_as_it_was(

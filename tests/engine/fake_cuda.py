@@ -1,0 +1,174 @@
+"""A GPU that is not there: streams that do at once what they are asked, and graphs that do their work again.
+
+What it cannot show is the order of work on several streams; what it shows is everything that the host decides. Each
+work that is captured is done twice before, as on a GPU, so that a capture that does harm is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from structgen.engine import cuda_runner, fused_sampler, megakernel_runner
+from structgen.engine.cuda_buckets import Buckets
+from structgen.engine.cuda_graphs import GraphMaker
+from structgen.engine.kv_cache import KVCache
+from structgen.engine.llama import LlamaModel
+from structgen.engine.paged_rows import PagedRows
+from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, StepInput
+from structgen.kernels.masked_sampling import Picks, RowParams
+from structgen.kernels.masked_sampling_reference import allowed_tokens, gumbel_noise, masked_sampling_reference
+
+
+class FakeStream:
+    def __init__(self, device: object = None) -> None:
+        self.hangs = False
+
+    def wait_event(self, event: object) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class FakeEvent:
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.at, self.stream = 0.0, FakeStream()
+
+    def record(self, stream: FakeStream) -> None:
+        self.at, self.stream = time.perf_counter(), stream
+
+    def query(self) -> bool:
+        return not self.stream.hangs
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return (later.at - self.at) * 1000
+
+
+class FakeGpu:
+    """`current`: the streams that work goes to, innermost last; `captures`: how many graphs were made; `free`: octets
+    of memory; `decoders`: all that were made; `gives_up`: how many launches of theirs from now one gives up.
+    """
+
+    def __init__(self) -> None:
+        self.current: list[FakeStream] = []
+        self.captures = 0
+        self.free = 64 << 30
+        self.decoders: list[FakeDecoder] = []
+        self.gives_up = 0
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        self.current.append(stream)
+        yield
+        self.current.pop()
+
+    def capture(self, maker: GraphMaker, work: Callable[[], None]) -> Any:
+        self.captures += 1
+        for _ in range(2):
+            work()
+        return SimpleNamespace(replay=work)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        for name, fake in (
+            ("Stream", FakeStream),
+            ("Event", FakeEvent),
+            ("stream", self.stream),
+            ("synchronize", lambda device=None: None),
+            ("graph_pool_handle", lambda: None),
+            ("mem_get_info", lambda device=None: (self.free, 64 << 30)),
+            (
+                "get_device_properties",
+                lambda device: SimpleNamespace(major=9, minor=0, multi_processor_count=8, name=""),
+            ),
+        ):
+            patch.setattr(torch.cuda, name, fake)
+        patch.setattr(torch, "zeros", _not_pinned(torch.zeros))
+        patch.setattr(torch, "empty", _not_pinned(torch.empty))
+        patch.setattr(GraphMaker, "capture", lambda maker, work: self.capture(maker, work))
+        patch.setattr(Buckets, "_workspace", lambda buckets, rows: None)
+        patch.setattr(cuda_runner, "find_spec", lambda name: object())
+        patch.setattr(fused_sampler, "masked_sampling", _masked_sampling)
+        patch.setattr(megakernel_runner, "ModelShape", SimpleNamespace(of=lambda config: config))
+        patch.setattr(
+            megakernel_runner, "Schedule", SimpleNamespace(build=lambda shape, rows, _: SimpleNamespace(batch=rows))
+        )
+        patch.setattr(megakernel_runner, "validate", lambda schedule: None)
+        patch.setattr(megakernel_runner, "device_model", lambda model, cache, context, schedule: (model, cache))
+        patch.setattr(megakernel_runner, "Decoder", self._decoder)
+
+    def _decoder(self, schedule: Any, weights: tuple[LlamaModel, KVCache]) -> FakeDecoder:
+        self.decoders.append(FakeDecoder(self, schedule.batch, *weights))
+        return self.decoders[-1]
+
+
+class FakeDecoder:
+    """The persistent kernel's contract, in PyTorch. When a launch has given up its results mean nothing, nor do those
+    of any later one, until it is reset.
+    """
+
+    def __init__(self, gpu: FakeGpu, batch: int, model: LlamaModel, cache: KVCache) -> None:
+        self.gpu, self.batch, self.model, self.cache = gpu, batch, model, cache
+        self.outcome = torch.zeros(batch + 1, dtype=torch.int64)
+        self.tokens, self.error = self.outcome[:-1], self.outcome[-1:]
+        self.logits = torch.zeros(batch, model.config.vocab_size)
+        self.hidden = torch.zeros(batch, model.config.hidden)
+        self.modes: list[int] = []  # of every launch
+        self.resets: list[FakeStream] = []  # on which stream
+
+    def launch(self, step: StepInput, mode: int) -> None:
+        self.modes.append(mode)
+        self.gpu.gives_up -= 1
+        if self.gpu.gives_up == 0:
+            self.error[0] = 1
+        if mode & RUN_LAYERS:
+            ids = step.ids.long()
+            ids = torch.where(ids < 0, step.last_tokens[(-1 - ids).clamp_min(0)], ids)
+            rows = PagedRows.of(ids, step.positions, step.table_of, step.tables, self.cache.page_size)
+            self.hidden = self.model.hidden_rows(rows, self.cache)
+        if mode & RUN_HEAD:
+            self._pick(step, mode)
+
+    def _pick(self, step: StepInput, mode: int) -> None:
+        logits = self.model.head(self.hidden).float()
+        if self.error[0]:
+            logits = torch.randn_like(logits)
+        if mode & KEEP_LOGITS:
+            self.logits.copy_(logits)
+        for row, x in enumerate(logits):
+            finite = bool(torch.isfinite(x.max()))
+            if mode & USE_MASK and step.constrained[row]:
+                x = x.masked_fill(~allowed_tokens(step.mask[row], len(x)), -torch.inf)
+            if temperature := float(step.temperatures[row]):
+                x = x / temperature + gumbel_noise(len(x), int(step.seeds[row]), int(step.offsets[row]))
+            self.tokens[row] = x.argmax() if finite and x.max() > -torch.inf else -1
+            if step.lanes[row] >= 0:
+                step.last_tokens[step.lanes[row]] = self.tokens[row].clamp_min(0)
+
+    def reset(self) -> None:
+        self.resets.append(self.gpu.current[-1])
+        self.error[0] = 0
+
+
+def _masked_sampling(
+    logits: Tensor,
+    rows: RowParams,
+    picks: Picks,
+    workspace: object,
+    *,
+    mask: Tensor | None,
+    constrained: Tensor | None,
+    cuts: bool,
+) -> None:
+    found = masked_sampling_reference(logits, rows, mask=mask, constrained=constrained)
+    picks.tokens[: len(logits)], picks.status[: len(logits)] = found.tokens, found.status
+
+
+def _not_pinned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *sizes, pin_memory=False, **options: make(*sizes, **options)
