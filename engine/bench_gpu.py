@@ -7,6 +7,7 @@ the GPU is idle inside decoding, and whether a step takes max(GPU, CPU).
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 from collections.abc import Iterator
 from functools import partial
@@ -71,6 +72,7 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
         Engine(runner, max_batch=max(BATCHES), depth=depth, jump_forward=jump, share_prefixes=False)
         for depth, jump in ((2, False), (1, False), (2, True))
     )
+    gc.freeze()  # as the server does
     writers = {"constrained": Writer(deep), "jump-forward": Writer(jumping), "depth 1": Writer(serial)}
     writers["free"] = Writer(deep, like=writers["constrained"])
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(), "runner": options.runner}

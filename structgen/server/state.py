@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from dataclasses import dataclass, field
 from typing import cast
@@ -51,6 +52,9 @@ class ServerState:
         """Load the model and warm up, both off the event loop; then start the engine's thread."""
         engine, _ = await asyncio.gather(asyncio.to_thread(lambda: self.llm.engine), self.validators.start())
         await self.compiler.warm_up()
+        # What is there now stays: each full collection would look through all of it, for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
         self.running = AsyncEngine(engine, max_pending=self.settings.max_pending)
         self.running.start()
 
@@ -58,6 +62,7 @@ class ServerState:
         if self.running is not None:
             await self.running.stop(self.settings.grace)
         self.compiler.close()
+        gc.unfreeze()
         await self.validators.close()
 
 
