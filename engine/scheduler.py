@@ -181,7 +181,9 @@ class Scheduler:
         """Pages for `count` more tokens; False when the sequence must wait for some, or is preempted."""
         if sequence.stage is not Stage.RUNNING:
             return False
-        need = self.pages.pages_for(sequence.computed + count) - len(sequence.pages)
+        need = -(-(sequence.computed + count) // self.pages.page_size) - len(sequence.pages)
+        if need <= 0:
+            return True
         while need > self.pages.available:
             victim = self.running[-1]
             coming = sum(len(each.pages) for each in self.preempted)  # when the steps that hold them are through
@@ -190,8 +192,7 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return False
-        if need > 0:
-            sequence.pages += self.pages.take(need)
+        sequence.pages += self.pages.take(need)
         return True
 
     def _preempt(self, victim: Sequence) -> None:
