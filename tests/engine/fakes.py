@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import cycle
 
 import numpy as np
 
@@ -153,6 +154,19 @@ class Quoted:
         self.before = self.state
         self.state, self.count = state, self.count + 1
         return True
+
+
+class Forcing(Quoted):
+    """Forces runs of letters of its own, of 1 to 9 tokens."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.runs = cycle([(number + 3 * turn) % 9 + 1 for turn in range(4)])
+
+    def forced_tokens(self) -> list[int]:
+        if self.state != 1:
+            return super().forced_tokens()
+        return [3 + (self.count + place) % 37 for place in range(next(self.runs))]
 
 
 def is_quoted(tokens: list[int]) -> bool:

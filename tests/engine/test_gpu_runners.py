@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from structgen.engine.errors import StepTimeoutError
 from structgen.engine.megakernel_runner import MegakernelRunner
 from structgen.kernels.decoder import RUN_HEAD, RUN_LAYERS, KernelTimeout
 from tests.engine.fake_cuda import FakeGpu
-from tests.engine.fakes import ENDS, Quoted, is_quoted
+from tests.engine.fakes import ENDS, Forcing, Quoted, is_quoted
 from tests.engine.tiny import CONFIG, random_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -121,19 +120,6 @@ def test_both_runners_pick_the_same_tokens(gpu: FakeGpu, model: LlamaModel) -> N
             for kind in (CudaRunner, MegakernelRunner)
         )
         assert one == other
-
-
-class Forcing(Quoted):
-    """Forces runs of letters of its own, of 1 to 9 tokens."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.runs = cycle([(number + 3 * turn) % 9 + 1 for turn in range(4)])
-
-    def forced_tokens(self) -> list[int]:
-        if self.state != 1:
-            return super().forced_tokens()
-        return [3 + (self.count + place) % 37 for place in range(next(self.runs))]
 
 
 def test_forced_tokens_run_as_rows_that_see_each_other(
