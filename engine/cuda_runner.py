@@ -95,6 +95,7 @@ class CudaRunner:
         )
         self._warm_rows: tuple[int, ...] = ()  # what `warm_up` was asked for
         self._closed = False
+        torch.cuda.synchronize(self.device)  # what was made above was made on the caller's stream
 
     # -- ModelRunner --------------------------------------------------------------------------------------------------
 
@@ -261,7 +262,9 @@ class CudaRunner:
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
     def _bucket(self, rows: int, adapted: bool) -> Bucket:
-        return self._buckets.get(rows, adapted, self._compute_logits)
+        # Filled on the stream that the step's inputs are copied on: on another one, zeros could come after them.
+        with torch.cuda.stream(self._compute):
+            return self._buckets.get(rows, adapted, self._compute_logits)
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 

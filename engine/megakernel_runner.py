@@ -77,6 +77,7 @@ class MegakernelRunner(CudaRunner):
         self._kernel_rows: dict[int, KernelRows] = {}
         self._heads: dict[tuple[int, int, int], torch.cuda.CUDAGraph] = {}
         self._launched: dict[int, Launched] = {}  # by slot
+        torch.cuda.synchronize(self.device)  # the weights were packed on the caller's stream
 
     # -- the forward pass: the layers alone ---------------------------------------------------------------------------
 

@@ -86,6 +86,24 @@ def test_greedy_texts_equal_those_of_the_cpu(
     assert same >= len(expected) - 1, "a near tie may fall the other way, now and then"
 
 
+@pytest.mark.parametrize("options", [{}, {"graphs": False}], ids=["fused", "no graphs"])
+def test_a_stream_of_the_caller_that_is_busy_changes_nothing(
+    model: LlamaModel, on_cpu: LlamaModel, options: dict[str, bool]
+) -> None:
+    """Buffers are made when they are first wanted: filled on that stream, they would be so after the step's inputs."""
+    from structgen.engine.cuda_runner import CudaRunner
+
+    engine = Engine(CudaRunner(model, max_batch=6, max_context=512, **options), max_batch=6)
+    sequences = submit_all(engine)
+    while engine.has_work:
+        torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # cycles: 10 ms
+        engine.step()
+    engine.close()
+    found = [sequence.output_ids for sequence in sequences]
+    expected = texts(Engine(on_cpu, max_batch=6, max_context=512))
+    assert sum(a == b for a, b in zip(found, expected, strict=True)) >= len(expected) - 1
+
+
 def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(model: LlamaModel) -> None:
     from structgen.engine.cuda_runner import CudaRunner
 
