@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from structgen.engine import Engine, SamplingParams, mask_filler
+from structgen.engine import Engine, SamplingParams, Sequence, mask_filler
 from structgen.engine.sequence import Mask
 from tests.engine.fakes import ENDS, FakeRunner, Quoted, alone, is_quoted, run
 
@@ -74,6 +75,70 @@ def test_a_sequence_may_be_cancelled_while_its_mask_is_computed() -> None:
     assert (slow.finish_reason, other.finish_reason) == ("cancelled", "length")
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_grammar_that_hangs_ends_its_own_request_when_it_is_the_only_one(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tick takes long meanwhile: new requests and cancels would be seen."""
+    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.3)
+    engine = Engine(FakeRunner(), max_batch=3, depth=depth)
+    bad = engine.submit([5, 6], SamplingParams(max_tokens=9), Slow(3.0, every=2), ENDS)
+    longest = 0.0
+    while engine.has_work:
+        begin = time.perf_counter()
+        engine.step()
+        longest = max(longest, time.perf_counter() - begin)
+    assert bad.finish_reason == "error"
+    assert "mask" in str(bad.error)
+    assert longest < 1.5
+    good = engine.submit([7, 3], SamplingParams(max_tokens=12), Quoted(), ENDS)
+    run(engine)
+    assert good.output_ids == alone([7, 3], SamplingParams(max_tokens=12), Quoted())
+
+
+def test_no_mask_that_is_not_known_is_computed_on_the_caller_s_thread() -> None:
+    seen = []
+
+    class Watched(Quoted):
+        def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+            seen.append(threading.current_thread())
+            super().fill_mask(row, budget)
+
+    filler = mask_filler.MaskFiller(2)
+    for count in (1, 3):
+        for others in (False, True):
+            made = [Sequence(each, [5], SamplingParams(max_tokens=9), Watched(), ENDS) for each in range(count)]
+            rows = np.zeros((count, 2), dtype=np.int32)
+            filled = filler.fill(list(zip(made, rows, strict=True)), patience=5.0, others=others)
+            assert not filled.late
+            assert rows.tolist() == [[2, 0]] * count
+    filler.close()
+    assert len(seen) == 8
+    assert threading.main_thread() not in seen
+
+
+def test_a_mask_that_comes_as_patience_ends_is_taken_and_a_timeout_of_the_grammar_is_its_own() -> None:
+    class Late(Future[Mask]):
+        """Comes between the end of the wait and the look whether it is there."""
+
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            if not self.done():
+                self.set_result(np.array([7], dtype=np.int32))
+                raise TimeoutError
+            return super().exception(timeout)
+
+    filler = mask_filler.MaskFiller(1)
+    comes, fails = (Sequence(each, [5], SamplingParams(max_tokens=9), Quoted(), ENDS) for each in range(2))
+    comes.mask_job, fails.mask_job = Late(), Future()
+    fails.mask_job.set_exception(TimeoutError("of the grammar"))
+    rows = np.zeros((2, 1), dtype=np.int32)
+    filled = filler.fill([(comes, rows[0]), (fails, rows[1])], patience=0.0, others=True)
+    assert rows.tolist() == [[7], [0]]
+    assert not filled.late
+    assert [(sequence, str(problem)) for sequence, problem in filled.failed] == [(fails, "of the grammar")]
+    filler.close()
+
+
 def test_a_grammar_that_hangs_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.05)
     engine = Engine(FakeRunner(), max_batch=3, depth=2)
@@ -134,7 +199,8 @@ def test_grammars_that_hang_take_no_thread_from_others(monkeypatch: pytest.Monke
     engine.close()
 
 
-def test_a_request_that_comes_while_a_mask_is_waited_for_is_served() -> None:
+@pytest.mark.parametrize("waiting", [1, 2])
+def test_a_request_that_comes_while_a_mask_is_waited_for_is_served(waiting: int) -> None:
     release = threading.Event()
 
     class Held(Quoted):
@@ -143,7 +209,7 @@ def test_a_request_that_comes_while_a_mask_is_waited_for_is_served() -> None:
             super().fill_mask(row, budget)
 
     engine = Engine(FakeRunner(), max_batch=3, depth=2)
-    held = [engine.submit([5, number], SamplingParams(max_tokens=9), Held(), ENDS) for number in range(2)]
+    held = [engine.submit([5, number], SamplingParams(max_tokens=9), Held(), ENDS) for number in range(waiting)]
     for _ in range(3):
         engine.step()
     other = engine.submit([7, 3], SamplingParams(max_tokens=30))
