@@ -8,6 +8,7 @@ large batches) and rows with adapters are PyTorch's, on the same pages.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,10 +65,7 @@ class MegakernelRunner(CudaRunner):
         properties = torch.cuda.get_device_properties(model.device)
         if (properties.major, properties.minor) != HOPPER:
             raise UnsupportedShape(f"the megakernel is made for Hopper GPUs, not for {properties.name}")
-        shape = ModelShape.of(model.config)
-        schedules = [Schedule.build(shape, rows, properties.multi_processor_count) for rows in KERNEL_ROWS]
-        for schedule in schedules:
-            validate(schedule)
+        schedules = _schedules(ModelShape.of(model.config), properties.multi_processor_count)
         super().__init__(model, max_batch=max_batch, max_context=max_context, **options)
         if not self._fused:
             raise UnsupportedShape("the megakernel needs Triton")
@@ -244,6 +242,15 @@ class MegakernelRunner(CudaRunner):
             )
             torch.cuda.synchronize(self.device)
         return made
+
+
+@lru_cache(maxsize=8)
+def _schedules(shape: ModelShape, programs: int) -> tuple[Schedule, ...]:
+    """One for each of KERNEL_ROWS, proven free of races, which takes a while. UnsupportedShape where there is none."""
+    schedules = tuple(Schedule.build(shape, rows, programs) for rows in KERNEL_ROWS)
+    for schedule in schedules:
+        validate(schedule)
+    return schedules
 
 
 def _why_none(slot: StepSlot, index: int) -> int:

@@ -20,11 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cache_folder() -> Path:
-    """Where structgen keeps what it can make again: `$STRUCTGEN_CACHE`, or the user's cache folder."""
-    given = os.environ.get("STRUCTGEN_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "structgen"
+    """Where structgen keeps what it can make again: `structgen` in `$STRUCTGEN_CACHE`, or in the user's cache folder.
+
+    The same folder as that of fetched models (structgen/config.py).
+    """
+    parent = os.environ.get("STRUCTGEN_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(parent).expanduser() / "structgen"
 
 
 def _sources_key() -> str:

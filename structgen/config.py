@@ -1,6 +1,7 @@
 """What the environment says: the only place that reads it.
 
-STRUCTGEN_CACHE      folder for fetched models (default: XDG_CACHE_HOME or ~/.cache, then `structgen`)
+STRUCTGEN_CACHE      folder in which `structgen/` keeps fetched models, compiled code and vocabularies' tables
+                     (default: XDG_CACHE_HOME or ~/.cache)
 STRUCTGEN_MODEL      model used when none is named: a known name, a .gguf file or a Hugging Face folder
 STRUCTGEN_OFFLINE    1: never download
 """
@@ -12,10 +13,9 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where fetched models are kept; not created here."""
-    if own := os.environ.get("STRUCTGEN_CACHE"):
-        return Path(own).expanduser() / "structgen"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "structgen"
+    """Where fetched models are kept, beside what grammar/numba_cache.py keeps; not created here."""
+    parent = os.environ.get("STRUCTGEN_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(parent).expanduser() / "structgen"
 
 
 def default_model() -> str | None:

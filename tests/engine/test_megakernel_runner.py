@@ -53,8 +53,7 @@ def texts(runner: ModelRunner, params: dict[str, Any], count: int, depth: int) -
     return [sequence.output_ids for sequence in sequences]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("count", [1, 3, 8, 12])
+@pytest.mark.parametrize(("count", "depth"), [(1, 2), (3, 2), (8, 2), (12, 2), (3, 1)])
 @pytest.mark.parametrize(
     "params",
     [{}, {"temperature": 0.7}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9}, {"frequency_penalty": 0.5}],

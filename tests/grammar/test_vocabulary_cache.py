@@ -15,7 +15,7 @@ from structgen.grammar import Grammar, Vocabulary, vocabulary_cache
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path))
-    return tmp_path / "vocabulary"
+    return tmp_path / "structgen" / "vocabulary"
 
 
 def tokens(seed: int = 1) -> list[bytes | None]:
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(folder: Path, monkeypatch: py
 
 
 def test_the_oldest_files_are_dropped(folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for age in range(20):
         path = folder / f"{age}.npz"
         path.write_bytes(b"")

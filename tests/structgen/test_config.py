@@ -5,18 +5,30 @@ from pathlib import Path
 import pytest
 
 from structgen import config
+from structgen.engine.bench import default_model
+from structgen.grammar import numba_cache
 
 
-def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("STRUCTGEN_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert config.cache_folder() == tmp_path / "xdg" / "structgen"
-    monkeypatch.setenv("STRUCTGEN_CACHE", str(tmp_path / "own"))
-    assert config.cache_folder() == tmp_path / "own" / "structgen"
-    monkeypatch.delenv("STRUCTGEN_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert config.cache_folder() == tmp_path / ".cache" / "structgen"
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/structgen"),
+        ({"XDG_CACHE_HOME": "/xdg", "STRUCTGEN_CACHE": "/own"}, "/own/structgen"),
+        ({"STRUCTGEN_CACHE": "~/own"}, "/home/someone/own/structgen"),
+        ({"STRUCTGEN_CACHE": "", "XDG_CACHE_HOME": ""}, "/home/someone/.cache/structgen"),
+        ({}, "/home/someone/.cache/structgen"),
+    ],
+)
+def test_models_compiled_code_and_tables_share_one_folder_that_follows_the_environment(
+    given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STRUCTGEN_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/someone", **given}.items():
+        monkeypatch.setenv(name, value)
+    assert config.cache_folder() == Path(expected)
+    assert numba_cache.cache_folder() == Path(expected)
+    assert default_model().is_relative_to(expected)
 
 
 @pytest.mark.parametrize(
