@@ -66,8 +66,9 @@ class Decoder:
         self._device = device
         self.table = torch.tensor(schedule.packed(), dtype=torch.int32, device=device)
         parts = shape.kv_heads * schedule.parts * schedule.batch_slots * shape.group
-        self.state = self._zeros(2, torch.int32)  # layer passes done, launches done
+        self.state = self._zeros(3, torch.int32)  # layer passes, launches and steps of resident loops done
         self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
+        self.gates = self._zeros(5 * COUNTER_STRIDE, torch.int32)  # see device/mailbox.py
         self.residuals = self._zeros(4 * own.batch_tile * shape.hidden).view(4, own.batch_tile, shape.hidden)
         self.qkv = self._zeros(schedule.batch * shape.kv_heads * own.qkv_stride)
         self.neurons = self._zeros(schedule.batch * shape.intermediate)
@@ -85,9 +86,9 @@ class Decoder:
         base = model.cache[0].data_ptr()
         offsets = [(layer.data_ptr() - base) // 2 for layer in model.cache]
         steps = {later - earlier for earlier, later in pairwise(offsets)}
-        self._cache_stride = steps.pop() if len(steps) == 1 else 0
-        self._cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
-        self._descriptor = self._weight_descriptor()
+        self.cache_stride = steps.pop() if len(steps) == 1 else 0
+        self.cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
+        self.descriptor = self._weight_descriptor()
 
     def _zeros(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(count, dtype=dtype, device=self._device)
@@ -105,7 +106,7 @@ class Decoder:
         """
         model, weights = self.model, self.model.weights
         self._kernel[(self.schedule.programs,)](
-            self._descriptor,
+            self.descriptor,
             self.table,
             self.schedule.shape.layers if layers is None else layers,
             mode,
@@ -124,8 +125,8 @@ class Decoder:
             weights.embedding,
             weights.head,
             model.cache[0],
-            self._cache_offsets,
-            self._cache_stride,
+            self.cache_offsets,
+            self.cache_stride,
             model.cos,
             model.sin,
             step.ids,
@@ -158,5 +159,5 @@ class Decoder:
             raise KernelTimeout("a program of the decode step waited too long for another one")
 
     def reset(self) -> None:
-        for buffer in (self.state, self.counters, self.error, self.residuals, self.qkv):
+        for buffer in (self.state, self.counters, self.gates, self.error, self.residuals, self.qkv):
             buffer.zero_()

@@ -33,12 +33,16 @@ FULL, DONE, FIRST_GROUP = 0, 1, 2  # counters; group g has counter FIRST_GROUP +
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """`wait_arrivals` arrivals at counter `wait_counter` must have happened in this step; 0 means no wait."""
+    """`wait_arrivals` arrivals at counter `wait_counter` must have happened in this step; 0 means no wait.
+
+    The same holds for the (counter, arrivals) pairs of `also_waits`.
+    """
 
     layer: int
     wait_counter: int
     wait_arrivals: int
     arrive_counter: int
+    also_waits: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

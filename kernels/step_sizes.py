@@ -153,6 +153,15 @@ class StepSizes:
         return -(-self.schedule.shape.vocab_size // 32)
 
     @property
+    def fetch_share(self) -> int:
+        """Words of all rows' masks together that a program of the resident loop fetches: whole lines of 128 bytes."""
+        return -(-self.batch * self.mask_words // (32 * self.schedule.programs)) * 32
+
+    @property
+    def fetch_padded(self) -> int:
+        return padded(self.fetch_share)
+
+    @property
     def page_size(self) -> int:
         return PAGE_SIZE
 

@@ -125,14 +125,16 @@ class Program:
 
 def waits(instruction: Instruction) -> tuple[tuple[int, int], ...]:
     """(counter, arrivals that must have happened) pairs."""
-    return ((instruction.wait_counter, instruction.wait_arrivals),)
+    return ((instruction.wait_counter, instruction.wait_arrivals), *instruction.also_waits)
 
 
 def arrivals(instruction: Instruction) -> tuple[int, ...]:
     return (instruction.arrive_counter,)
 
 
-def check_order(program: Program, schedule: Schedule, accesses: Accesses) -> None:
+def check_order(
+    program: Program, schedule: Schedule, accesses: Accesses, phase: Callable[[Instruction], int] = phase
+) -> None:
     everything = (1 << len(program.steps)) - 1
     missing = everything & ~program.run()
     if missing:

@@ -17,7 +17,7 @@ def dense_head(
     embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
     best_scores, best_tokens, pid, cfg: gl.constexpr,
 ):  # fmt: skip
-    """Each program takes the blocks of rows that its schedule gives it."""
+    """Each program takes the blocks of rows that its schedule gives it. -> the next slot number."""
     B: gl.constexpr = cfg.batch
     BT: gl.constexpr = cfg.batch_tile
     KB: gl.constexpr = cfg.schedule.shape.hidden_blocks
@@ -57,3 +57,4 @@ def dense_head(
         best_token = gl.where(better, token, best_token)
         block += field(table, "head_block_stride", cfg)
     put_best(best, best_token, best_scores, best_tokens, pid, cfg)
+    return index

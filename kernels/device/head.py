@@ -20,7 +20,7 @@ def run_head(
     cfg: gl.constexpr,
 ):  # fmt: skip
     """The head after layer pass number `passes` - 1; unless it is `sparse`, its weights are in the ring from slot
-    number `index` on."""
+    number `index` on. -> the next slot number."""
     N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     NP: gl.constexpr = cfg.schedule.programs
@@ -37,9 +37,10 @@ def run_head(
         sparse_head(residual, norm, head_rows, mask, constrained, temperatures, seeds, offsets,
                     best_scores, best_tokens, pid, cfg)  # fmt: skip
     else:
-        dense_head(
+        index = dense_head(
             ring, full, free, slot_trace, index, activations, whole_place, table, mode, residual, norm,
             embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
             best_scores, best_tokens, pid, cfg,
         )  # fmt: skip
     mark(trace, pid, layers, layers, 1, cfg)
+    return index

@@ -18,12 +18,13 @@ from structgen.kernels.step_sizes import SHARED_MEMORY, StepSizes
 SMALL = ModelShape(hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, head_dim=64, vocab_size=330)
 
 
+@pytest.mark.parametrize("options", [[], ["--resident"]], ids=["one step", "resident loop"])
 @pytest.mark.parametrize("batch", [1, 8])
-def test_compiles_for_hopper(batch: int) -> None:
+def test_compiles_for_hopper(batch: int, options: list[str]) -> None:
     """In a process of its own: here Triton may be set to interpret."""
     pytest.importorskip("triton", reason="needs Triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "structgen.kernels.ahead_of_time", "--batch", str(batch)]
+    command = [sys.executable, "-m", "structgen.kernels.ahead_of_time", "--batch", str(batch), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[0]) <= SHARED_MEMORY

@@ -1,0 +1,201 @@
+"""The resident loop: the decode step's kernel, run for many tokens in one launch, with a word from the host for each.
+
+The producer, who comes to the head first, brings the masks and decides what the head reads. It streams the next step's
+weights while the last program chooses the tokens. Everybody leaves at the head of a step: when the host says stop or
+says nothing for too long, or when a program has given up on another one (see grid_sync.wait).
+
+Nobody polls anything while layers run: with a warp of its own in each program that waited for the host, at a poll in
+half a microsecond, a step took 0.08 ms longer, since fences wait for every load that is under way.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from structgen.kernels.device.context_prefetch import prefetch_lines
+from structgen.kernels.device.grid_sync import arrive, wait
+from structgen.kernels.device.head import run_head
+from structgen.kernels.device.layers import run_layers
+from structgen.kernels.device.mailbox import (
+    ALLOWED,
+    CHOSEN,
+    FETCHED,
+    GO,
+    GRANTED,
+    VERDICT,
+    advance,
+    arrive_from_warp,
+    await_word,
+    fetch,
+    post,
+    wait_in_warp,
+)
+from structgen.kernels.device.pick_token import choose
+from structgen.kernels.device.producer import stream_head, stream_layers
+from structgen.kernels.device.step_parts import DONE, RUN_HEAD, RUN_LAYERS, USE_MASK
+from structgen.kernels.device.triton_names import block_barrier
+
+WHOLE_STEP = gl.constexpr(RUN_LAYERS.value | RUN_HEAD.value | USE_MASK.value)
+DENSE, SPARSE, LEAVE = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)  # decisions
+DEVICE_NS = gl.constexpr(2000000000)  # what programs grant each other, as in grid_sync.wait
+
+
+@gluon.jit
+def consumer(
+    ring, full, free, slot_trace, decided, taken, decision, activations, queries, weights, table, pid,
+    layers, steps, number,
+    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+    ids, last_tokens, positions, table_of, tables, max_pages,
+    mask, constrained, temperatures, seeds, offsets, logits,
+    best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    NP: gl.constexpr = cfg.schedule.programs
+    index, step, decided_on = 0, 0, 0
+    while (step < steps) & (decided_on != LEAVE):
+        wait(gates + CHOSEN, number + step, error)
+        epoch = gl.load(state, volatile=True)
+        index = run_layers(
+            ring, full, free, slot_trace, index, activations, queries, weights, table, pid, layers, epoch,
+            residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
+            norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
+            ids, last_tokens, positions, table_of, tables, max_pages,
+            cfg,
+        )  # fmt: skip
+        mbarrier.wait(decided, step & 1)
+        decided_on = gl.load(decision, volatile=True)
+        block_barrier()
+        mbarrier.arrive(taken, count=1)
+        if decided_on != LEAVE:
+            index = run_head(
+                ring, full, free, slot_trace, index, activations, table, pid, layers, WHOLE_STEP, epoch + 1,
+                decided_on, residuals, counters, error, trace, norms, embedding, head_rows, ids, last_tokens,
+                mask, constrained, temperatures, seeds, offsets, logits, best_scores, best_tokens,
+                cfg,
+            )  # fmt: skip
+        launches = gl.load(state + 1, volatile=True)
+        block_barrier()
+        before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
+        if before - launches * NP == NP - 1:
+            if decided_on != LEAVE:
+                choose(best_scores, best_tokens, tokens, last_tokens, lanes, NP, cfg.programs_padded, cfg)
+                if step + 1 < steps:
+                    advance(positions, table_of, offsets, constrained, gates, spare_table, offset_stride, cfg)
+            gl.store(gates + ALLOWED, 0)
+            gl.store(state, epoch + 1)
+            gl.store(state + 1, launches + 1)
+            gl.store(state + 2, number + step + 1)
+            arrive(gates + CHOSEN)
+            if decided_on != LEAVE:
+                post(tokens, outbox + step * cfg.batch, number + step + 1, cfg.batch)
+        step += 1
+
+
+@gluon.jit
+def fetched(
+    pid, now, gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """When the host's word and the masks of step number `now` are there: what all programs do at its head."""
+    NP: gl.constexpr = cfg.schedule.programs
+    if pid == 0:
+        wait_in_warp(gates + CHOSEN, now, error, DEVICE_NS, 50)  # until then the last masks may be in use
+        await_word(word, now + 1, gates + VERDICT, error, host_ns)
+        arrive_from_warp(gates + GRANTED)
+    else:
+        wait_in_warp(gates + GRANTED, now + 1, error, host_ns + DEVICE_NS, 50)
+    if gl.load(gates + VERDICT, volatile=True) == GO:
+        fetch(inbox_mask, inbox_seeds, mask, constrained, seeds, gates, pid, cfg)
+    arrive_from_warp(gates + FETCHED)
+    wait_in_warp(gates + FETCHED, (now + 1) * NP, error, DEVICE_NS, 20)
+    allowed = gl.load(gates + ALLOWED, volatile=True)
+    verdict = gl.load(gates + VERDICT, volatile=True) | gl.load(error, volatile=True)
+    return gl.where(verdict != GO, LEAVE, gl.where(allowed <= sparse_limit, SPARSE, DENSE))
+
+
+@gluon.jit
+def producer(
+    desc, ring, full, free, decided, taken, decision, table, pid, layers, steps, number,
+    gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
+    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    H: gl.constexpr = cfg.schedule.shape.hidden
+    index, step, decides = 0, 0, 0
+    while (step < steps) & (decides != LEAVE):
+        # Positions may be the last step's still: they are only used to ask for lines that may be read soon.
+        index = stream_layers(
+            desc, ring, full, free, index, table, layers,
+            qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+            cfg,
+        )  # fmt: skip
+        prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
+        decides = fetched(
+            pid, number + step, gates, error, host_ns, word, inbox_mask, inbox_seeds,
+            mask, constrained, seeds, sparse_limit, cfg,
+        )  # fmt: skip
+        mbarrier.wait(taken, (step & 1) ^ 1)
+        gl.store(decision, decides)
+        block_barrier()
+        mbarrier.arrive(decided, count=1)
+        if decides == DENSE:
+            index = stream_head(desc, ring, full, free, index, table, cfg)
+        step += 1
+
+
+@gluon.jit(
+    do_not_specialize=["layers", "steps", "max_pages", "sparse_limit", "watchdog_us", "spare_table", "offset_stride"]
+)
+def resident_step(
+    desc, schedule, layers, steps,
+    state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace, slot_traces,
+    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+    ids, last_tokens, positions, table_of, tables, max_pages,
+    mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
+    best_scores, best_tokens, tokens, lanes, decisions,
+    word, inbox_mask, inbox_seeds, outbox, watchdog_us, spare_table, offset_stride,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """Up to `steps` steps of `batch` rows. `state` counts layer passes, launches (each of these steps as one) and
+    these steps, which the host and the device both number with it."""
+    S: gl.constexpr = cfg.slots
+    SB: gl.constexpr = cfg.schedule.slot_blocks
+    pid = gl.program_id(0)
+    table = schedule + pid * cfg.field_count
+    number = gl.load(state + 2)
+    host_ns = watchdog_us.to(gl.int64) * 1000
+    decision = decisions + pid
+    slot_trace = slot_traces + pid * (4 * 2048)
+    activations = gl.allocate_shared_memory(gl.bfloat16, [cfg.activation_blocks, cfg.columns, 64], cfg.weight_layout)
+    ring = gl.allocate_shared_memory(gl.bfloat16, [S, SB * 64, 64], cfg.weight_layout)
+    full = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    queries = gl.allocate_shared_memory(
+        gl.bfloat16, [2 * cfg.head_tile, cfg.schedule.shape.head_dim], cfg.weight_layout
+    )
+    weights = gl.allocate_shared_memory(gl.bfloat16, [2 * cfg.head_tile, 64], cfg.weight_layout)
+    free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
+    decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    taken = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(S):
+        mbarrier.init(full.index(s), count=1)
+        mbarrier.init(free.index(s), count=1)
+    mbarrier.init(decided, count=1)
+    mbarrier.init(taken, count=1)
+    fence_async_shared()
+    gl.warp_specialize([
+        (consumer, (ring, full, free, slot_trace, decided, taken, decision, activations, queries, weights, table, pid,
+                    layers, steps, number,
+                    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
+                    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+                    ids, last_tokens, positions, table_of, tables, max_pages,
+                    mask, constrained, temperatures, seeds, offsets, logits,
+                    best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride, cfg)),
+        (producer, (desc, ring, full, free, decided, taken, decision, table, pid, layers, steps, number,
+                    gates, error, host_ns, word, inbox_mask, inbox_seeds,
+                    mask, constrained, seeds, sparse_limit,
+                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
+                    positions, table_of, tables, max_pages, cfg)),
+    ], [1], [72])  # fmt: skip
