@@ -1,10 +1,10 @@
-"""Buckets: steps padded to a few numbers of rows, each with its buffers on the device and its captured graph."""
+"""Buckets: steps padded to a few numbers of rows, each slot's with its inputs on the device and its captured graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,13 +35,16 @@ def rows_up_to(tokens: int) -> tuple[int, ...]:
 
 @dataclass
 class Bucket:
-    """A step of `rows` rows: its inputs and logits on the device, and the captured graph between them.
+    """A slot's steps of `rows` rows: inputs, page tables and logits on the device, and the graph between them.
 
+    Inputs are the slot's own, so that they can be copied in while the step before runs. Logits and workspace are all
+    slots': a step's logits are sampled from before the next step runs.
     `adapted`: some row has an adapter; the others are spared the work.
     """
 
     inputs: Tensor
     rows: Rows
+    tables: Tensor
     logits: Tensor
     workspace: AttentionWorkspace | None
     adapted: bool
@@ -50,7 +53,7 @@ class Bucket:
 
 
 class Buckets:
-    """Makes a bucket when it is first asked for, and keeps it.
+    """Makes a bucket when it is first asked for, and keeps it. All of this happens on the current stream.
 
     graphs            None runs every step operation by operation, as those of more than MOST_GRAPH_ROWS always are:
                       their work takes longer than its launches
@@ -68,13 +71,20 @@ class Buckets:
     ) -> None:
         self._config, self._max_batch, self._device, self._graphs = config, max_batch, device, graphs
         self._attention_kernel = attention_kernel and is_supported(config.heads, config.kv_heads, config.head_dim)
-        self._made: dict[tuple[int, bool], Bucket] = {}
+        self._made: dict[tuple[int, int, bool], Bucket] = {}  # by slot, rows, adapted
+        self._shared: dict[int, tuple[Tensor, AttentionWorkspace | None]] = {}  # by rows: logits and workspace
 
-    def get(self, rows: int, adapted: bool, compute: Callable[[Bucket], None]) -> Bucket:
-        """`compute` fills a bucket's logits from its inputs."""
-        made = self._made.get((rows, adapted))
+    def is_ready(self, slot: int, rows: int, adapted: bool) -> bool:
+        """Whether there is such a bucket, with its graph."""
+        made = self._made.get((slot, rows, adapted))
+        return made is not None and not made.wants_graph
+
+    def get(self, slot: int, rows: int, adapted: bool, tables: Tensor, compute: Callable[[Bucket], None]) -> Bucket:
+        """`tables` are the slot's; `compute` fills a bucket's logits from its inputs."""
+        made = self._made.get((slot, rows, adapted))
         if made is None:
-            made = self._made[rows, adapted] = self._make(rows, adapted)
+            made = self._make(slot, rows, adapted, tables)
+            self._made[slot, rows, adapted] = made
         if made.wants_graph and self._graphs is not None:
             made.wants_graph = False  # also when it fails: the step then runs operation by operation
             made.graph = self._capture(made, self._graphs, compute)
@@ -84,7 +94,7 @@ class Buckets:
     def blank(self, bucket: Bucket) -> Iterator[None]:
         """The bucket as if no step used it, for work that is tried out on it; a step in flight finds it as it was.
 
-        All rows then write to the scratch page, and no token goes to a lane in use. On the current stream.
+        All rows then write to the scratch page, and no token goes to a lane in use.
         """
         inputs, logits = bucket.inputs.clone(), bucket.logits.clone()
         self._empty(bucket)
@@ -102,13 +112,21 @@ class Buckets:
 
     def clear(self) -> None:
         self._made.clear()
+        self._shared.clear()
 
-    def _make(self, rows: int, adapted: bool) -> Bucket:
+    def _make(self, slot: int, rows: int, adapted: bool, tables: Tensor) -> Bucket:
+        """With the buffers of its twin, if that is there: a step is adapted or not."""
+        wants_graph = self._graphs is not None and rows <= MOST_GRAPH_ROWS
+        twin = self._made.get((slot, rows, not adapted))
+        if twin is not None:
+            return replace(twin, adapted=adapted, wants_graph=wants_graph, graph=None)
         sampled = min(rows, self._max_batch)
+        if rows not in self._shared:
+            logits = torch.zeros(sampled, self._config.vocab_size, dtype=torch.float32, device=self._device)
+            self._shared[rows] = logits, self._workspace(rows)
         inputs = torch.zeros(packed_size(rows, sampled), dtype=torch.int32, device=self._device)
         views = unpack(inputs, rows, sampled)
-        logits = torch.zeros(sampled, self._config.vocab_size, dtype=torch.float32, device=self._device)
-        bucket = Bucket(inputs, views, logits, self._workspace(rows), adapted, wants_graph=rows <= MOST_GRAPH_ROWS)
+        bucket = Bucket(inputs, views, tables, *self._shared[rows], adapted, wants_graph)
         self._empty(bucket)
         return bucket
 
@@ -120,7 +138,7 @@ class Buckets:
 
     @torch.inference_mode()
     def _capture(self, bucket: Bucket, graphs: GraphMaker, compute: Callable[[Bucket], None]) -> torch.cuda.CUDAGraph:
-        with torch.cuda.stream(graphs.stream), self.blank(bucket):
+        with self.blank(bucket):
             return graphs.capture(lambda: compute(bucket))
 
     def _workspace(self, rows: int) -> AttentionWorkspace | None:

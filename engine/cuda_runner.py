@@ -1,19 +1,22 @@
 """CudaRunner: LlamaModel on a GPU, each step one captured graph.
 
-Two streams. The compute stream runs forward and sampling in order; the copy stream brings masks in and tokens out, so
-that neither waits for a copy it does not need:
+Three streams. The compute stream runs forward and sampling in order, and nothing else; copies run beside it, those to
+the device and those from it apart, so that none waits for one it does not need:
 
-    compute   [inputs of N+1, forward N+1] ......... wait(mask N+1) [sample N+1] record(sampled)
-    copy                  [mask N+1] record(mask)                    wait(sampled) [tokens N+1 -> host] record(arrived)
+    compute           wait(inputs N+1) [forward N+1] ......... wait(mask N+1) [sample N+1] record(sampled)
+    up       [inputs N+1] record(inputs)     [mask N+1] record(mask)
+    down                                                             wait(sampled) [tokens N+1 -> host] record(arrived)
 
-Ownership: device buffers belong to the compute stream and exist once, since steps follow each other there. Pinned
-buffers belong to the slot, which is free again only when its step is committed, hence after every copy from them.
+Ownership: logits and the last tokens exist once, since steps follow each other on the compute stream. What a copy
+writes or reads belongs to the slot (inputs, page tables, masks, results), which is free again only when its step is
+committed: then every copy and all work on them is through.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,14 +79,13 @@ class CudaRunner:
         model.reserve(self.max_context)
         self.cache = KVCache(model.config, self.pages + 1, PAGE_SIZE, model.dtype, self.device)  # the last is scratch
         self.last_tokens = torch.zeros(max_batch + 1, dtype=torch.int64, device=self.device)  # by lane
-        self.tables = torch.full((max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device)
         self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
         self._fused = fused and find_spec("triton") is not None
         self._sampler = self._make_sampler()
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._slots: dict[int, DeviceSlot] = {}
-        self._compute, self._copy = make_stream(self.device), make_stream(self.device)
+        self._compute, self._up, self._down = (make_stream(self.device) for _ in range(3))
         self._clock = DeviceClock(self._compute)
         self._graphs = GraphMaker(self._compute) if graphs else None
         self._buckets = Buckets(
@@ -103,13 +105,17 @@ class CudaRunner:
     def launch(self, slot: StepSlot) -> None:
         device = self._slot(slot.index)
         rows = padded(slot.plan.tokens)
-        bucket = self._bucket(rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
+        bucket = self._bucket(slot.index, rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
         self._lane_tables.update(slot.plan)
         packed = device.staged.stage(slot.plan, slot.lanes, rows, len(bucket.rows.targets))
-        with torch.cuda.stream(self._compute):
+        with torch.cuda.stream(self._up):
             bucket.inputs.copy_(packed, non_blocking=True)
-            if self._lane_tables.dirty:
-                self.tables.copy_(self._lane_tables.copy_to(device.staged.tables), non_blocking=True)
+            if device.tables_version != self._lane_tables.version:
+                device.tables.copy_(self._lane_tables.copy_to(device.staged.tables), non_blocking=True)
+                device.tables_version = self._lane_tables.version
+            device.inputs_there.record(self._up)
+        self._compute.wait_event(device.inputs_there)
+        with torch.cuda.stream(self._compute):
             device.events.forward_begin.record(self._compute)
             self._forward(bucket)
             device.events.forward_end.record(self._compute)
@@ -120,14 +126,13 @@ class CudaRunner:
     def sample(self, slot: StepSlot) -> None:
         device, bucket, count = self._slot(slot.index), slot.input, len(slot.rows)
         if not count:
-            device.arrived = device.copied
             device.arrived.record(self._compute)
             return
         sampling = device.sampling
         if any(slot.constrained[:count]):
-            with torch.cuda.stream(self._copy):
+            with torch.cuda.stream(self._up):
                 sampling.mask[:count].copy_(slot.mask[:count], non_blocking=True)
-            device.mask_there.record(self._copy)
+            device.mask_there.record(self._up)
             self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
             device.events.sample_begin.record(self._compute)
@@ -135,12 +140,11 @@ class CudaRunner:
             device.events.sampled.record(self._compute)
         device.events.samples = True
         device.logprobs = logprobs
-        self._copy.wait_event(device.events.sampled)
-        with torch.cuda.stream(self._copy):
+        self._down.wait_event(device.events.sampled)
+        with torch.cuda.stream(self._down):
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
-        device.arrived = device.copied
-        device.arrived.record(self._copy)
+        device.arrived.record(self._down)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
         self._wait_for(slot, seconds)
@@ -169,7 +173,7 @@ class CudaRunner:
             return
         self._closed = True
         try:
-            rests = comes_to_rest((self._compute, self._copy), REST_SECONDS)
+            rests = self._comes_to_rest()
         except RuntimeError as problem:  # the device is lost
             log.warning("runner: the device failed before it was given back: %s", problem)
             return
@@ -177,6 +181,9 @@ class CudaRunner:
             self._forget()
         else:
             log.warning("runner: the device hangs; it was not through after %g s and is given up", REST_SECONDS)
+
+    def _comes_to_rest(self) -> bool:
+        return comes_to_rest((self._up, self._compute, self._down), REST_SECONDS)
 
     def _forget(self) -> None:
         """Let graphs and slots go; nothing runs any more that reads them."""
@@ -189,7 +196,7 @@ class CudaRunner:
 
     def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
         """Waits for the steps in flight. Where the table has to grow, the graphs that read it are captured anew."""
-        if not comes_to_rest((self._compute, self._copy), REST_SECONDS):
+        if not self._comes_to_rest():
             raise StepTimeoutError(REST_SECONDS)
         with torch.cuda.stream(self._compute):
             if self._adapters is None:
@@ -233,9 +240,16 @@ class CudaRunner:
 
     @torch.inference_mode()
     def _prepare_slot(self, index: int, rows: int, adapted: bool) -> None:
-        bucket = self._bucket(rows, adapted)
-        with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+        bucket = self._bucket(index, rows, adapted)
+        with self._trying(bucket):
             self._slot(index).sampling.prepare(bucket.logits, bucket.rows.targets)
+
+    @contextmanager
+    def _trying(self, bucket: Bucket) -> Iterator[None]:
+        """On the compute stream, with a blank bucket; copies to it come after."""
+        with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+            yield
+        self._up.wait_stream(self._compute)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
@@ -253,7 +267,7 @@ class CudaRunner:
             ids,
             rows.positions,
             rows.lanes,
-            self.tables,
+            bucket.tables,
             PAGE_SIZE,
             adapters=rows.adapters.long() if bucket.adapted else None,
             workspace=bucket.workspace,
@@ -261,10 +275,13 @@ class CudaRunner:
         hidden = self.model.hidden_rows(step, self.cache, self._adapters)
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
-    def _bucket(self, rows: int, adapted: bool) -> Bucket:
-        # Filled on the stream that the step's inputs are copied on: on another one, zeros could come after them.
+    def _bucket(self, slot: int, rows: int, adapted: bool) -> Bucket:
+        tables, ready = self._slot(slot).tables, self._buckets.is_ready(slot, rows, adapted)
         with torch.cuda.stream(self._compute):
-            return self._buckets.get(rows, adapted, self._compute_logits)
+            bucket = self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
+        if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
+            self._up.wait_stream(self._compute)
+        return bucket
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 
@@ -288,8 +305,11 @@ class CudaRunner:
                 words=-(-self.vocab_size // 32),
                 graphs=self._graphs,
             )
+            tables = torch.full(
+                (self.max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device
+            )
             torch.cuda.synchronize(self.device)
-            made = self._slots[index] = DeviceSlot(staged, sampling)
+            made = self._slots[index] = DeviceSlot(staged, tables, sampling)
         return made
 
     def _pages_that_fit(self) -> int:

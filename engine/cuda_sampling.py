@@ -34,7 +34,7 @@ class CudaSampling:
         self.mask = torch.zeros(max_batch, words, dtype=torch.int32, device=device)
         self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
-        self._make, self._graphs = graphs, dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph]()
+        self._make, self._graphs = graphs, dict[tuple[int, bool, bool], torch.cuda.CUDAGraph]()
         self._fused = sampler if isinstance(sampler, FusedSampler) and graphs is not None else None
         if self._fused is not None:
             self._staged = self._fused.stage()
@@ -43,7 +43,7 @@ class CudaSampling:
     def sample(self, slot: StepSlot, logits: Tensor, targets: Tensor) -> Logprobs | None:
         """Put each row's token in its lane and its result in `result`, on the current stream.
 
-        logits [R, V] and targets int32 [R] are as wide as the step's bucket, and lie where they lay before.
+        logits [R, V] and targets int32 [R] are the bucket's: they lie where they lay at its last step.
         """
         plain = not any(row.history is not None or row.params.logprobs for row in slot.sampling)
         if self._fused is not None and plain:
@@ -69,7 +69,7 @@ class CudaSampling:
                 self._graph(logits, targets, masked, cuts)
 
     def _graph(self, logits: Tensor, targets: Tensor, masked: bool, cuts: bool) -> torch.cuda.CUDAGraph:
-        key = (logits.data_ptr(), len(logits), masked, cuts)
+        key = (targets.data_ptr(), masked, cuts)
         if key not in self._graphs:
             assert self._make is not None
             self._graphs[key] = self._make.capture(self._work(logits, targets, masked, cuts))

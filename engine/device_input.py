@@ -100,7 +100,8 @@ class DeviceInput:
 
 
 class LaneTables:
-    """The page tables of all lanes on the host, and whether the device has seen them.
+    """The page tables of all lanes on the host. `version` rises with every change; a slot whose tables on the device
+    are of another one needs them anew.
 
     Sequences extend their page lists in place and get a new list when they are admitted, so that a list and its length
     say whether a lane's row is up to date.
@@ -109,7 +110,7 @@ class LaneTables:
     def __init__(self, lanes: int, table_pages: int, scratch: int) -> None:
         self._rows = np.full((lanes + 1, table_pages), scratch, dtype=np.int32)
         self._seen: list[tuple[list[int], int]] = [([], 0)] * lanes
-        self.dirty = True
+        self.version = 0
 
     def update(self, plan: StepPlan) -> None:
         for row in plan.rows:
@@ -120,10 +121,9 @@ class LaneTables:
             if count < len(pages):
                 self._rows[lane, count : len(pages)] = pages[count:]
                 self._seen[lane] = (pages, len(pages))
-                self.dirty = True
+                self.version += 1
 
     def copy_to(self, target: Tensor) -> Tensor:
         """Write all tables to a pinned buffer; the copy to the device takes it from there."""
         target.numpy()[:] = self._rows
-        self.dirty = False
         return target

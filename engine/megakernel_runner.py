@@ -97,7 +97,7 @@ class MegakernelRunner(CudaRunner):
             lanes=bucket.rows.outputs,
             positions=bucket.rows.positions,
             table_of=bucket.rows.lanes,
-            tables=self.tables,
+            tables=bucket.tables,
             mask=rows.mask,
             constrained=rows.constrained[:count],
             temperatures=rows.temperatures[:count],
@@ -120,7 +120,7 @@ class MegakernelRunner(CudaRunner):
         with torch.cuda.stream(self._compute):
             if slot.rows:
                 self._run_head(slot.index, bucket, decoder, LOGITS)
-            self._send_outcome(slot.index, decoder)
+            self._send_outcome(slot.index, decoder)  # not beside it: most of these steps have no event to wait for
         self._launched[slot.index] = Launched(decoder, None)
         return super().sample(slot)
 
@@ -128,24 +128,25 @@ class MegakernelRunner(CudaRunner):
         """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""
         rows, at = self._rows_of(slot.index), device.staged.sampled_at
         used = self._fill(slot, rows, at, len(bucket.rows.ids))
-        with torch.cuda.stream(self._copy):
+        with torch.cuda.stream(self._up):
             rows.device[:used].copy_(rows.host[:used], non_blocking=True)
-        device.mask_there.record(self._copy)
+        device.mask_there.record(self._up)
         self._compute.wait_event(device.mask_there)
         with torch.cuda.stream(self._compute):
             device.events.sample_begin.record(self._compute)
             self._run_head(slot.index, bucket, decoder, PICK_MASKED if used > PARAMETERS else PICK)
             device.events.sampled.record(self._compute)
+        self._down.wait_event(device.events.sampled)
+        with torch.cuda.stream(self._down):
             self._send_outcome(slot.index, decoder)
-        device.arrived = device.copied
-        device.arrived.record(self._compute)
+        device.arrived.record(self._down)
         device.events.samples = True
         self._launched[slot.index] = Launched(decoder, at)
 
     def _send_outcome(self, slot: int, decoder: Decoder) -> None:
         """Tokens and error to the host, after every launch: one that gave up must not pass for one that did not.
 
-        Not on the copy stream: these few octets cost the device less than handing them over would cost the host.
+        On the current stream. The next head writes them anew: it is launched when the host has these.
         """
         self._rows_of(slot).arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
 
@@ -192,10 +193,10 @@ class MegakernelRunner(CudaRunner):
     @torch.inference_mode()
     def _prepare_slot(self, index: int, rows: int, adapted: bool) -> None:
         super()._prepare_slot(index, rows, adapted)
-        bucket = self._bucket(rows, adapted)
+        bucket = self._bucket(index, rows, adapted)
         decoder = self._decoder(bucket)
         if decoder is not None and self._graphs is not None:
-            with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+            with self._trying(bucket):
                 for mode in (PICK, PICK_MASKED, LOGITS):
                     self._run_head(index, bucket, decoder, mode)
 

@@ -225,7 +225,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_patience")
-@pytest.mark.parametrize("which", ["_compute", "_copy"])
+@pytest.mark.parametrize("which", ["_up", "_compute", "_down"])
 def test_closing_a_device_that_hangs_ends_and_is_told(
     which: str, make: Callable[..., CudaRunner], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_step_or_an_adapter_that_waits_for_a_device_that_hangs_ends(make: Call
     engine = Engine(runner, max_batch=BATCH, step_seconds=0.05)
     sequence = engine.submit([3, 4], SamplingParams(max_tokens=30))
     engine.step()
-    runner._compute.hangs = runner._copy.hangs = True  # type: ignore[attr-defined]
+    runner._compute.hangs = runner._down.hangs = True  # type: ignore[attr-defined]
     with pytest.raises(StepTimeoutError):
         engine.load_adapter("late", random_adapter(CONFIG, 2, 0))
     assert engine.adapters == ()
@@ -290,7 +290,7 @@ def test_steps_of_more_tokens_than_the_largest_graph_are_served(
         assert engine.metrics.failed == 0
         lengths.append([each.output_ids for each in sequences])
     assert lengths[0] == lengths[1]
-    assert (padded(2100), False) in found.runner._buckets._made  # type: ignore[attr-defined]
+    assert (0, padded(2100), False) in found.runner._buckets._made  # type: ignore[attr-defined]
 
 
 # -- warm-up ----------------------------------------------------------------------------------------------------------

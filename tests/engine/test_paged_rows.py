@@ -64,11 +64,11 @@ def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
     runner.model, runner._adapters = model, table
     runner.cache = KVCache(CONFIG, 13, PAGE_SIZE, torch.float32)
     runner.last_tokens = torch.zeros(BATCH + 1, dtype=torch.int64)
-    runner.tables = lane_tables.copy_to(staged.tables)
+    tables = lane_tables.copy_to(staged.tables)
     packed = staged.stage(plan, [0, 1, 2], 16, BATCH)
     for adapted in (True, False):
         logits = torch.zeros(BATCH, CONFIG.vocab_size)
-        bucket = Bucket(packed, unpack(packed, 16, BATCH), logits, None, adapted, wants_graph=False)
+        bucket = Bucket(packed, unpack(packed, 16, BATCH), tables, logits, None, adapted, wants_graph=False)
         runner._compute_logits(bucket)
         for row, each in enumerate(texts):
             alone = under_adapter(model, table, each.prompt_ids, row if adapted else 0)
@@ -119,10 +119,10 @@ def test_a_lane_table_is_sent_again_only_when_it_has_changed() -> None:
     tables.update(plan)
     assert tables.copy_to(target)[1].tolist() == [3, 4, 99, 99]
     tables.update(plan)
-    assert bool(tables.dirty) is False
+    assert tables.version == 1
     one.pages += [7]
     tables.update(plan)
-    assert tables.dirty
+    assert tables.version == 2
     assert tables.copy_to(target)[1].tolist() == [3, 4, 7, 99]
     one.pages = [8, 4, 7]  # preempted and admitted again
     tables.update(plan)
