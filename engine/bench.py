@@ -18,12 +18,14 @@ import torch
 
 from structgen.engine.errors import EngineError
 from structgen.engine.weights import Dtype
+from structgen.grammar.warm_up import warm_up
 
 
 def main() -> int:
     started = time.perf_counter()
     options = _options()
     torch.set_num_threads(options.threads)  # before the first engine, which takes it as the most
+    warm_up()  # the grammar's functions; compiled only where they are first wanted, they would be timed
     try:
         figures = _bench(options)
     except EngineError as problem:
