@@ -1,7 +1,7 @@
 """A GPU that is not there: streams that do at once what they are asked, and graphs that do their work again.
 
-What it cannot show is the order of work on several streams; what it shows is everything that the host decides. Each
-work that is captured is done twice before, as on a GPU, so that a capture that does harm is seen.
+It shows everything that the host decides. Each work that is captured is done twice before, as on a GPU, so that a
+capture that does harm is seen. Streams and events tell `FakeGpu.order`, where there is one, what waits for what.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,28 +26,38 @@ from structgen.engine.paged_rows import PagedRows
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, StepInput
 from structgen.kernels.masked_sampling import Picks, RowParams
 from structgen.kernels.masked_sampling_reference import allowed_tokens, gumbel_noise, masked_sampling_reference
+from tests.engine.stream_order import Clock, StreamOrder, absorb
 
 
 class FakeStream:
-    def __init__(self, device: object = None) -> None:
-        self.hangs = False
+    def __init__(self, gpu: FakeGpu, device: object = None) -> None:
+        self.gpu, self.hangs = gpu, False
 
-    def wait_event(self, event: object) -> None: ...
-    def wait_stream(self, stream: FakeStream) -> None: ...
-    def synchronize(self) -> None: ...
+    def wait_event(self, event: FakeEvent) -> None:
+        absorb(self.gpu.order.clock(self), event.clock)
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        absorb(self.gpu.order.clock(self), self.gpu.order.clock(stream))
+
+    def synchronize(self) -> None:
+        self.gpu.order.host_knows(self.gpu.order.clock(self))
 
 
 class FakeEvent:
-    def __init__(self, *, enable_timing: bool = False) -> None:
-        self.at, self.stream = 0.0, FakeStream()
+    def __init__(self, gpu: FakeGpu, *, enable_timing: bool = False) -> None:
+        self.gpu = gpu
+        self.at, self.stream, self.clock = 0.0, FakeStream(gpu), Clock()
 
     def record(self, stream: FakeStream) -> None:
-        self.at, self.stream = time.perf_counter(), stream
+        self.at, self.stream, self.clock = time.perf_counter(), stream, dict(self.gpu.order.clock(stream))
 
     def query(self) -> bool:
+        if not self.stream.hangs:
+            self.gpu.order.host_knows(self.clock)
         return not self.stream.hangs
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        self.gpu.order.host_knows(self.clock)
 
     def elapsed_time(self, later: FakeEvent) -> float:
         return (later.at - self.at) * 1000
@@ -63,6 +74,7 @@ class FakeGpu:
         self.free = 64 << 30
         self.decoders: list[FakeDecoder] = []
         self.gives_up = 0
+        self.order = StreamOrder(lambda: self.current[-1] if self.current else None)
 
     @contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
@@ -72,16 +84,18 @@ class FakeGpu:
 
     def capture(self, maker: GraphMaker, work: Callable[[], None]) -> Any:
         self.captures += 1
-        for _ in range(2):
-            work()
+        with self.stream(maker.stream):  # type: ignore[arg-type]
+            for _ in range(2):
+                work()
+        maker.stream.synchronize()
         return SimpleNamespace(replay=work)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         for name, fake in (
-            ("Stream", FakeStream),
-            ("Event", FakeEvent),
+            ("Stream", partial(FakeStream, self)),
+            ("Event", partial(FakeEvent, self)),
             ("stream", self.stream),
-            ("synchronize", lambda device=None: None),
+            ("synchronize", lambda device=None: self.order.host_knows_all()),
             ("graph_pool_handle", lambda: None),
             ("mem_get_info", lambda device=None: (self.free, 64 << 30)),
             (
@@ -90,8 +104,8 @@ class FakeGpu:
             ),
         ):
             patch.setattr(torch.cuda, name, fake)
-        patch.setattr(torch, "zeros", _not_pinned(torch.zeros))
-        patch.setattr(torch, "empty", _not_pinned(torch.empty))
+        for name in ("zeros", "empty", "full", "arange"):
+            patch.setattr(torch, name, self._maker(getattr(torch, name)))
         patch.setattr(GraphMaker, "capture", lambda maker, work: self.capture(maker, work))
         patch.setattr(Buckets, "_workspace", lambda buckets, rows: None)
         patch.setattr(cuda_runner, "find_spec", lambda name: object())
@@ -103,6 +117,19 @@ class FakeGpu:
         patch.setattr(megakernel_runner, "validate", lambda schedule: None)
         patch.setattr(megakernel_runner, "device_model", lambda model, cache, context, schedule: (model, cache))
         patch.setattr(megakernel_runner, "Decoder", self._decoder)
+
+    def _maker(self, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A tensor maker that pins nothing; what is meant to be pinned, and what for the device, is noted."""
+
+        def made(*sizes: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+            self.order.for_device = not pin_memory and options.get("device") is not None
+            tensor = make(*sizes, **options)
+            self.order.for_device = False
+            if pin_memory:
+                self.order.pinned.add(tensor.untyped_storage()._cdata)
+            return tensor
+
+        return made
 
     def _decoder(self, schedule: Any, weights: tuple[LlamaModel, KVCache]) -> FakeDecoder:
         self.decoders.append(FakeDecoder(self, schedule.batch, *weights))
@@ -169,7 +196,3 @@ def _masked_sampling(
 ) -> None:
     found = masked_sampling_reference(logits, rows, mask=mask, constrained=constrained)
     picks.tokens[: len(logits)], picks.status[: len(logits)] = found.tokens, found.status
-
-
-def _not_pinned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *sizes, pin_memory=False, **options: make(*sizes, **options)

@@ -18,7 +18,7 @@ from structgen.engine.cuda_warm_up import LEAST_FREE, prepare
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.megakernel_runner import MegakernelRunner
 from structgen.kernels.decoder import RUN_HEAD, RUN_LAYERS, KernelTimeout
-from tests.engine.fake_cuda import FakeGpu
+from tests.engine.fake_cuda import FakeEvent, FakeGpu
 from tests.engine.fakes import ENDS, Forcing, Quoted, is_quoted
 from tests.engine.tiny import CONFIG, random_weights
 
@@ -250,7 +250,7 @@ def test_closing_a_lost_device_ends_and_is_told(
     def lost(event: object) -> bool:
         raise RuntimeError("an illegal memory access was encountered")
 
-    monkeypatch.setattr(torch.cuda.Event, "query", lost)
+    monkeypatch.setattr(FakeEvent, "query", lost)
     runner.close()
     assert "illegal memory access" in caplog.text
 
