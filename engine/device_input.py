@@ -71,28 +71,26 @@ class DeviceInput:
         adapters: list[int] = []
         wanted: list[int] = []
         for row in plan.rows:
+            sequence, count = row.sequence, row.count
             ids += row_tokens(row)
-            positions += range(row.start, row.start + row.count)
-            tables += [row.sequence.lane] * row.count
-            adapters += [row.sequence.adapter_slot] * row.count
+            positions += (row.start,) if count == 1 else range(row.start, row.start + count)
+            tables += (sequence.lane,) * count
+            adapters += (sequence.adapter_slot,) * count
             if row.samples:
                 wanted.append(len(ids) - 1)
         padding, spare = rows - len(ids), self.max_batch
         if packed_size(rows, sampled) > len(self.packed):  # the slot is free, so nothing is copied from it any more
             self._reserve(packed_size(rows, sampled))
-        host = self._host
-        fields = host[: FIELDS * rows].reshape(FIELDS, rows)
-        fields[0] = ids + [0] * padding
-        fields[1] = positions + [0] * padding
-        fields[2] = tables + [spare] * padding
-        fields[3] = adapters + [0] * padding
-        fields[4] = -1
-        fields[4, wanted] = lanes
+        outputs = [-1] * rows
+        for at, lane in zip(wanted, lanes, strict=True):
+            outputs[at] = lane
+        zeros, unsampled = [0] * padding, sampled - len(wanted)
+        targets = [lane if lane >= 0 else spare for lane in lanes]
+        packed = [*ids, *zeros, *positions, *zeros, *tables, *[spare] * padding, *adapters, *zeros, *outputs]
+        packed += [*wanted, *[0] * unsampled, *targets, *[spare] * unsampled]
+        self._host[: len(packed)] = packed
         self.sampled_at = wanted
-        rest = host[FIELDS * rows : FIELDS * rows + 2 * sampled].reshape(2, sampled)
-        rest[0] = wanted + [0] * (sampled - len(wanted))
-        rest[1] = [lane if lane >= 0 else spare for lane in lanes] + [spare] * (sampled - len(lanes))
-        return self.packed[: packed_size(rows, sampled)]
+        return self.packed[: len(packed)]
 
     def _reserve(self, size: int) -> None:
         self.packed = torch.zeros(size, dtype=torch.int32, pin_memory=self._pinned)

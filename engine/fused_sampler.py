@@ -29,12 +29,16 @@ ROW_OCTETS = 25  # of a row's parameters
 
 
 class StagedRows(NamedTuple):
-    """Row parameters: one pinned buffer, its twin on the device, and the device's views of it."""
+    """Row parameters: one pinned buffer, its twin on the device, and the device's views of it.
+
+    `params` is what stands in the buffer: rows that ask for the same as at the last step are not written again.
+    """
 
     host: Tensor
     device: Tensor
     rows: RowParams
     constrained: Tensor
+    params: list[SamplingParams]
 
 
 class FusedSampler(Sampler):
@@ -98,16 +102,21 @@ class FusedSampler(Sampler):
             seed=seed.view(torch.int64),
             offset=torch.zeros(most, dtype=torch.int64, device=self.device),
         )
-        return StagedRows(host, device, params, constrained)
+        return StagedRows(host, device, params, constrained, [])
 
     def fill(self, staged: StagedRows, constrained: Items[bool], rows: Items[RowSampling]) -> None:
         """Write the rows' parameters to the buffers, and send them off."""
         most, count = self._max_batch, len(rows)
         octets = staged.host.numpy()
         octets[: 8 * most].view(np.int64)[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
-        numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
-        numbers[:, :count] = np.array([_in_float32(row.params) for row in rows]).T
-        octets[20 * most : 24 * most].view(np.int32)[:count] = [min(row.params.top_k, self._vocab_size) for row in rows]
+        params = [row.params for row in rows]
+        if params != staged.params:
+            staged.params[:] = params
+            numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
+            numbers[:, :count] = np.array([_in_float32(each) for each in params]).T
+            octets[20 * most : 24 * most].view(np.int32)[:count] = [
+                min(each.top_k, self._vocab_size) for each in params
+            ]
         octets[24 * most :][:count] = constrained
         octets[24 * most :][count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)

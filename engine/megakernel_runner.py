@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -47,8 +48,17 @@ class KernelRows(NamedTuple):
     temperatures: Tensor
     constrained: Tensor
     mask: Tensor
-    host_mask: Tensor
+    written: HostRows
     arrived: Tensor
+
+
+class HostRows(NamedTuple):
+    """The pinned buffer as the host writes it."""
+
+    seeds: npt.NDArray[np.int64]
+    temperatures: npt.NDArray[np.float32]
+    constrained: npt.NDArray[np.uint8]
+    masks: npt.NDArray[np.int32]
 
 
 class Launched(NamedTuple):
@@ -155,11 +165,9 @@ class MegakernelRunner(CudaRunner):
 
         A row that nobody waits for gets a mask that allows nothing, so that it costs the head nothing.
         """
-        sampling = slot.sampling
-        octets = rows.host.numpy()
-        octets[: 8 * MAX_BATCH].view(np.int64)[at] = [int(row.uniform * SEED_RANGE) for row in sampling]
-        octets[8 * MAX_BATCH : 12 * MAX_BATCH].view(np.float32)[at] = [row.params.temperature for row in sampling]
-        constrained, masks = octets[12 * MAX_BATCH : 13 * MAX_BATCH], rows.host_mask.numpy()
+        seeds, temperatures, constrained, masks = rows.written
+        seeds[at] = [int(row.uniform * SEED_RANGE) for row in slot.sampling]
+        temperatures[at] = [row.params.temperature for row in slot.sampling]
         constrained[:] = 1
         if len(at) < count:
             masks[:count] = 0
@@ -230,7 +238,7 @@ class MegakernelRunner(CudaRunner):
         if made is None:
             words = -(-self.vocab_size // 32)
             host = torch.zeros(PARAMETERS + MAX_BATCH * words * 4, dtype=torch.uint8, pin_memory=True)
-            device = torch.zeros_like(host, device=self.device)
+            octets, device = host.numpy(), torch.zeros_like(host, device=self.device)
             made = self._kernel_rows[slot] = KernelRows(
                 host=host,
                 device=device,
@@ -238,7 +246,12 @@ class MegakernelRunner(CudaRunner):
                 temperatures=device[8 * MAX_BATCH : 12 * MAX_BATCH].view(torch.float32),
                 constrained=device[12 * MAX_BATCH : 13 * MAX_BATCH].view(torch.int8),
                 mask=device[PARAMETERS:].view(torch.int32).view(MAX_BATCH, words),
-                host_mask=host[PARAMETERS:].view(torch.int32).view(MAX_BATCH, words),
+                written=HostRows(
+                    seeds=octets[: 8 * MAX_BATCH].view(np.int64),
+                    temperatures=octets[8 * MAX_BATCH : 12 * MAX_BATCH].view(np.float32),
+                    constrained=octets[12 * MAX_BATCH : 13 * MAX_BATCH],
+                    masks=octets[PARAMETERS:].view(np.int32).reshape(MAX_BATCH, words),
+                ),
                 arrived=torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True),
             )
             torch.cuda.synchronize(self.device)
