@@ -28,7 +28,7 @@ from structgen.engine.cuda_buffers import DeviceSlot
 from structgen.engine.cuda_events import DeviceClock, comes_to_rest, happens, make_stream
 from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_sampling import CudaSampling
-from structgen.engine.cuda_warm_up import prepare
+from structgen.engine.cuda_warm_up import LOAD_SECONDS, prepare
 from structgen.engine.device_input import DeviceInput, LaneTables
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
@@ -215,7 +215,8 @@ class CudaRunner:
                 if moved:
                     self._buckets.forget_adapted()
         if moved and self._warm_rows:
-            prepare(self._preparations(self._warm_rows, adapted=True), self.device, "steps with adapters")
+            pieces = self._preparations(self._warm_rows, adapted=True)
+            prepare(pieces, self.device, "steps with adapters", seconds=LOAD_SECONDS)
 
     def warm_up(self, step_tokens: int | None = None) -> None:
         """Compile the kernels and capture the graphs of all steps of up to `step_tokens` tokens (those of an engine's

@@ -10,7 +10,8 @@ import torch
 
 log = logging.getLogger("structgen.engine")
 
-WARM_UP_SECONDS = 60.0
+WARM_UP_SECONDS = 120.0  # compiling takes half a minute on a machine that has not done so before
+LOAD_SECONDS = 20.0  # while others wait: all is compiled by then, and graphs are made in a second or two
 LEAST_FREE = 512 << 20  # octets of the device's memory that are left alone
 
 
