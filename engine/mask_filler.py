@@ -17,6 +17,8 @@ from structgen.engine.mask_workers import MaskWorkers
 from structgen.engine.sequence import Mask, Sequence
 
 GRAMMAR_SECONDS = 30.0  # a mask that takes longer ends its request
+# Until one has been computed: where nothing is compiled yet, the grammar engine's first mask waits a minute for that.
+FIRST_SECONDS = 180.0
 GLANCE = 0.05  # seconds: so often the engine looks up from waiting for a mask, for new requests and cancels
 
 
@@ -36,6 +38,7 @@ class MaskFiller:
     def __init__(self, words: int) -> None:
         self._words = words
         self._workers = MaskWorkers(min(4, os.cpu_count() or 1))
+        self._patience = FIRST_SECONDS
 
     def fill(self, targets: Items[tuple[Sequence, Mask]], *, patience: float, others: bool) -> Filled:
         """Fill each target's row under its sequence's budget. `others`: the step has rows that need no mask.
@@ -81,9 +84,10 @@ class MaskFiller:
             return True
 
     def _compute(self, sequence: Sequence) -> Mask:
-        sequence.mask_deadline = time.perf_counter() + GRAMMAR_SECONDS
+        sequence.mask_deadline = time.perf_counter() + self._patience
         row: Mask = np.empty(self._words, dtype=np.int32)  # not the slot's, which belongs to another step by then
         fill_mask(sequence, row)
+        self._patience = GRAMMAR_SECONDS
         return row
 
     def _collect(self, targets: list[tuple[Sequence, Mask]], patience: float, others: bool, result: Filled) -> None:

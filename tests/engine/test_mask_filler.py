@@ -29,6 +29,11 @@ class Slow(Quoted):
         super().fill_mask(row, budget)
 
 
+def be_impatient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    for name in ("GRAMMAR_SECONDS", "FIRST_SECONDS"):
+        monkeypatch.setattr(mask_filler, name, seconds)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_late_mask_costs_its_own_row_a_step_and_changes_no_token(depth: int) -> None:
     engine = Engine(FakeRunner(), max_batch=4, depth=depth)
@@ -80,7 +85,7 @@ def test_a_grammar_that_hangs_ends_its_own_request_when_it_is_the_only_one(
     depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No tick takes long meanwhile: new requests and cancels would be seen."""
-    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.3)
+    be_impatient(monkeypatch, 0.3)
     engine = Engine(FakeRunner(), max_batch=3, depth=depth)
     bad = engine.submit([5, 6], SamplingParams(max_tokens=9), Slow(3.0, every=2), ENDS)
     longest = 0.0
@@ -139,8 +144,20 @@ def test_a_mask_that_comes_as_patience_ends_is_taken_and_a_timeout_of_the_gramma
     filler.close()
 
 
+def test_the_first_mask_may_wait_for_what_is_compiled_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second may not: it hangs."""
+    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.1)
+    engine = Engine(FakeRunner(), max_batch=3, depth=2)
+    first = engine.submit([5, 6], SamplingParams(max_tokens=3), Slow(0.5, every=2), ENDS)
+    run(engine)
+    assert is_quoted(first.output_ids)
+    second = engine.submit([5, 6], SamplingParams(max_tokens=3), Slow(0.5, every=2), ENDS)
+    run(engine)
+    assert "mask" in str(second.error)
+
+
 def test_a_grammar_that_hangs_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.05)
+    be_impatient(monkeypatch, 0.05)
     engine = Engine(FakeRunner(), max_batch=3, depth=2)
     bad = engine.submit([5, 6], SamplingParams(max_tokens=9), Slow(1.0, every=2), ENDS)
     other = engine.submit([7, 3], SamplingParams(max_tokens=30), Quoted(), ENDS)
@@ -176,7 +193,7 @@ def test_masks_of_one_step_reach_their_own_rows() -> None:
 
 
 def test_grammars_that_hang_take_no_thread_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_filler, "GRAMMAR_SECONDS", 0.1)
+    be_impatient(monkeypatch, 0.1)
     release = threading.Event()
 
     class Hung(Quoted):
