@@ -151,5 +151,5 @@ class Buckets:
             kv_heads=self._config.kv_heads,
             head_dim=self._config.head_dim,
             device=self._device,
-            splits=MAX_SPLITS if rows <= FEW_ROWS else 4,
+            splits=MAX_SPLITS if rows <= FEW_ROWS else 4 if rows <= MOST_GRAPH_ROWS else 1,
         )

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import torch
 
-from structgen.engine.cuda_buckets import MOST_GRAPH_ROWS, Bucket, Buckets, padded, rows_up_to
-from structgen.engine.cuda_buffers import DeviceSlot
+from structgen.engine.cuda_buckets import Bucket, Buckets, padded, rows_up_to
+from structgen.engine.cuda_buffers import DeviceSlots
 from structgen.engine.cuda_events import DeviceClock, comes_to_rest, happens, make_stream
 from structgen.engine.cuda_graphs import GraphMaker
-from structgen.engine.cuda_sampling import CudaSampling
+from structgen.engine.cuda_sampling import make_sampler
 from structgen.engine.cuda_warm_up import LOAD_SECONDS, prepare
-from structgen.engine.device_input import DeviceInput, LaneTables
+from structgen.engine.device_input import LaneTables
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
@@ -37,7 +37,6 @@ from structgen.engine.lora import AdapterTable
 from structgen.engine.lora_files import AdapterWeights, read_adapter
 from structgen.engine.paged_rows import PagedRows
 from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE, PREFILL_TOKENS
-from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
 
 log = logging.getLogger("structgen.engine")
@@ -81,10 +80,9 @@ class CudaRunner:
         self.last_tokens = torch.zeros(max_batch + 1, dtype=torch.int64, device=self.device)  # by lane
         self._lane_tables = LaneTables(max_batch, self.table_pages, scratch=self.pages)
         self._fused = fused and find_spec("triton") is not None
-        self._sampler = self._make_sampler()
+        self._sampler = make_sampler(self.vocab_size, self.device, max_batch=max_batch, fused=self._fused)
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
-        self._slots: dict[int, DeviceSlot] = {}
         self._compute, self._up, self._down = (make_stream(self.device) for _ in range(3))
         self._clock = DeviceClock(self._compute)
         self._graphs = GraphMaker(self._compute) if graphs else None
@@ -95,6 +93,14 @@ class CudaRunner:
             graphs=self._graphs,
             attention_kernel=self._fused,
         )
+        self._slots = DeviceSlots(
+            self._sampler,
+            self.last_tokens,
+            max_batch=max_batch,
+            table_pages=self.table_pages,
+            scratch=self.pages,
+            graphs=self._graphs,
+        )
         self._warm_rows: tuple[int, ...] = ()  # what `warm_up` was asked for
         self._closed = False
         torch.cuda.synchronize(self.device)  # what was made above was made on the caller's stream
@@ -103,7 +109,7 @@ class CudaRunner:
 
     @torch.inference_mode()
     def launch(self, slot: StepSlot) -> None:
-        device = self._slot(slot.index)
+        device = self._slots[slot.index]
         rows = padded(slot.plan.tokens)
         bucket = self._bucket(slot.index, rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
         self._lane_tables.update(slot.plan)
@@ -124,7 +130,7 @@ class CudaRunner:
 
     @torch.inference_mode()
     def sample(self, slot: StepSlot) -> None:
-        device, bucket, count = self._slot(slot.index), slot.input, len(slot.rows)
+        device, bucket, count = self._slots[slot.index], slot.input, len(slot.rows)
         if not count:
             device.arrived.record(self._compute)
             return
@@ -151,21 +157,21 @@ class CudaRunner:
         self._read(slot)
 
     def _wait_for(self, slot: StepSlot, seconds: float) -> None:
-        device = self._slot(slot.index)
+        device = self._slots[slot.index]
         if not happens(device.arrived, seconds):
             raise StepTimeoutError(seconds)
         device.logprobs = None
 
     def _read(self, slot: StepSlot) -> None:
         """Take the tokens over that have arrived."""
-        self._slot(slot.index).sampling.arrive(slot)
+        self._slots[slot.index].sampling.arrive(slot)
 
     def clear(self, pages: Iterable[int]) -> None:
         with torch.cuda.stream(self._compute):
             self.cache.clear(pages)
 
     def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
-        return self._clock.spans(self._slot(slot.index).events)
+        return self._clock.spans(self._slots[slot.index].events)
 
     def close(self) -> None:
         """Waits for what is in flight, but not for ever: a device that hangs keeps its memory, and is told of."""
@@ -243,7 +249,7 @@ class CudaRunner:
     def _prepare_slot(self, index: int, rows: int, adapted: bool) -> None:
         bucket = self._bucket(index, rows, adapted)
         with self._trying(bucket):
-            self._slot(index).sampling.prepare(bucket.logits, bucket.rows.targets)
+            self._slots[index].sampling.prepare(bucket.logits, bucket.rows.targets)
 
     @contextmanager
     def _trying(self, bucket: Bucket) -> Iterator[None]:
@@ -277,41 +283,12 @@ class CudaRunner:
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
     def _bucket(self, slot: int, rows: int, adapted: bool) -> Bucket:
-        tables, ready = self._slot(slot).tables, self._buckets.is_ready(slot, rows, adapted)
+        tables, ready = self._slots[slot].tables, self._buckets.is_ready(slot, rows, adapted)
         with torch.cuda.stream(self._compute):
             bucket = self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
         if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
             self._up.wait_stream(self._compute)
         return bucket
-
-    # -- buffers ------------------------------------------------------------------------------------------------------
-
-    def _make_sampler(self) -> Sampler:
-        if not self._fused:
-            return Sampler(self.vocab_size, self.device)
-        from structgen.engine.fused_sampler import FusedSampler
-
-        return FusedSampler(self.vocab_size, self.device, max_batch=self.max_batch)
-
-    def _slot(self, index: int) -> DeviceSlot:
-        made = self._slots.get(index)
-        if made is None:
-            staged = DeviceInput(
-                usual_rows=MOST_GRAPH_ROWS, max_batch=self.max_batch, table_pages=self.table_pages, pinned=True
-            )
-            sampling = CudaSampling(
-                self._sampler,
-                self.last_tokens,
-                max_batch=self.max_batch,
-                words=-(-self.vocab_size // 32),
-                graphs=self._graphs,
-            )
-            tables = torch.full(
-                (self.max_batch + 1, self.table_pages), self.pages, dtype=torch.int32, device=self.device
-            )
-            torch.cuda.synchronize(self.device)
-            made = self._slots[index] = DeviceSlot(staged, tables, sampling)
-        return made
 
     def _pages_that_fit(self) -> int:
         config = self.model.config

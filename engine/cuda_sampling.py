@@ -26,10 +26,8 @@ class CudaSampling:
     step.
     """
 
-    def __init__(
-        self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, words: int, graphs: GraphMaker | None
-    ) -> None:
-        device = last_tokens.device
+    def __init__(self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, graphs: GraphMaker | None) -> None:
+        device, words = last_tokens.device, -(-sampler.vocab_size // 32)
         self._sampler, self._last_tokens = sampler, last_tokens
         self.mask = torch.zeros(max_batch, words, dtype=torch.int32, device=device)
         self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
@@ -88,3 +86,8 @@ class CudaSampling:
     def _hand_over(self, tokens: Tensor, status: Tensor, targets: Tensor) -> None:
         self._last_tokens.index_copy_(0, targets.long(), tokens)
         self.result[: len(tokens)] = tokens + (status.long() << STATUS_SHIFT)
+
+
+def make_sampler(vocab_size: int, device: torch.device, *, max_batch: int, fused: bool) -> Sampler:
+    """`fused`: mask, temperature, cuts and choice in our kernel; else in PyTorch."""
+    return FusedSampler(vocab_size, device, max_batch=max_batch) if fused else Sampler(vocab_size, device)

@@ -55,7 +55,7 @@ class FusedSampler(Sampler):
         """See `Sampler.sample`; logits are overwritten only where there are edits or logprobs."""
         raw = [row for row, each in enumerate(rows) if each.params.logprobs == "raw"]
         before = self._take(logits, raw).clone() if raw else None
-        edits = gather_edits([row.history for row in rows], self._vocab_size)
+        edits = gather_edits([row.history for row in rows], self.vocab_size)
         if edits is not None:
             apply_edits(logits, upload(edits, self.device))
         picks, staged = Picks.empty(len(rows), self.device), next(self._staged)
@@ -79,8 +79,8 @@ class FusedSampler(Sampler):
 
     def warm_up(self) -> None:
         """Compile the kernel's variants now: each takes seconds, which no request should have to wait for."""
-        logits = torch.zeros(1, self._vocab_size, device=self.device)
-        mask = torch.full((1, -(-self._vocab_size // 32)), -1, dtype=torch.int32, device=self.device)
+        logits = torch.zeros(1, self.vocab_size, device=self.device)
+        mask = torch.full((1, -(-self.vocab_size // 32)), -1, dtype=torch.int32, device=self.device)
         for constrained, top_k in product((False, True), (0, 2)):
             params = SamplingParams(temperature=1.0, top_k=top_k)
             self.sample(logits, mask, [constrained], [RowSampling(params, 0.5)])
@@ -114,9 +114,7 @@ class FusedSampler(Sampler):
             staged.params[:] = params
             numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
             numbers[:, :count] = np.array([_in_float32(each) for each in params]).T
-            octets[20 * most : 24 * most].view(np.int32)[:count] = [
-                min(each.top_k, self._vocab_size) for each in params
-            ]
+            octets[20 * most : 24 * most].view(np.int32)[:count] = [min(each.top_k, self.vocab_size) for each in params]
         octets[24 * most :][:count] = constrained
         octets[24 * most :][count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)

@@ -126,7 +126,7 @@ class MegakernelRunner(CudaRunner):
             return super().sample(slot)
         wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
         if slot.rows and not wants_logits and not has_cuts(slot.sampling):
-            return self._pick(slot, self._slot(slot.index), bucket, decoder)
+            return self._pick(slot, self._slots[slot.index], bucket, decoder)
         with torch.cuda.stream(self._compute):
             if slot.rows:
                 self._run_head(slot.index, bucket, decoder, LOGITS)

@@ -53,7 +53,7 @@ class Sampler:
         """`batched`: rows together, as on a device; by default wherever that is not the CPU."""
         assert vocab_size <= 1 << INDEX_BITS
         self.device = torch.device(device)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._batched = self.device.type != "cpu" if batched is None else batched
         self._masks = MaskTable(vocab_size, self.device, batched=self._batched)
 
@@ -68,7 +68,7 @@ class Sampler:
         """
         raw = [row for row, each in enumerate(rows) if each.params.logprobs == "raw"]
         before = self._take(logits, raw).clone() if raw else None
-        edits = gather_edits([row.history for row in rows], self._vocab_size)
+        edits = gather_edits([row.history for row in rows], self.vocab_size)
         if edits is None and not self._batched:
             highest, tokens, status = best_allowed(logits, mask, constrained)
         else:
@@ -122,7 +122,7 @@ class Sampler:
         return Logprobs(tuple(wanted), tops, chosen, ids, values)
 
     def _settings(self, rows: Items[RowSampling], some: list[int]) -> Settings:
-        size = self._vocab_size
+        size = self.vocab_size
         params = [rows[row].params for row in some]
         table = [
             (

@@ -201,14 +201,14 @@ def test_what_the_copy_stream_reads_is_kept_until_it_is_through(make: Callable[.
     read = runner._read
 
     def spy(slot: Any) -> None:
-        kept.append(runner._slot(slot.index).logprobs)
+        kept.append(runner._slots[slot.index].logprobs)
         read(slot)
 
     sample = runner.sample
 
     def sample_and_look(slot: Any) -> None:
         sample(slot)
-        kept.append(runner._slot(slot.index).logprobs)
+        kept.append(runner._slots[slot.index].logprobs)
 
     runner._read, runner.sample = spy, sample_and_look  # type: ignore[method-assign]
     drain(engine)
