@@ -33,6 +33,7 @@ from structgen.engine.scheduler import Scheduler, StepPlan
 from structgen.engine.sequence import MaskSource, Sequence
 from structgen.engine.step import StepSlot
 from structgen.engine.trace import Trace
+from structgen.engine.waiting import Waiting
 
 CACHED_PREFIX_TOKENS = 16384
 STEP_SECONDS = 120.0  # a step that takes longer means that the device hangs
@@ -99,6 +100,7 @@ class Engine:
             runner, self._pipeline, self._lifecycle, self.metrics, slots[self.depth], seconds=step_seconds
         )
         self._filler = MaskFiller(-(-runner.vocab_size // 32))
+        self._waiting = Waiting(self.trace)
         self._submitted = 0
         self._usual_step = 0.0  # seconds: how long a late mask may hold the others back
         self._last_commit = 0.0
@@ -243,7 +245,9 @@ class Engine:
             picks = self._rescue.wait(slot)
         with self.trace.host("commit", slot.number):
             if slot.fault is None:  # else its events may never have been recorded
-                self.trace.device(self.runner.spans(slot), slot.number)
+                idle = self.trace.device(self.runner.spans(slot), slot.number)
+                if slot.waited and idle:
+                    self._waiting.note(idle)
             for planned, pick in zip(slot.rows, picks, strict=True):
                 if planned.void:
                     self.metrics.void_rows += 1
@@ -273,6 +277,7 @@ class Engine:
         slot = self._pipeline.reserve()
         with self.trace.host("launch", self.metrics.steps):
             slot.stage(plan, self.metrics.steps)
+            slot.waited = self._pipeline.empty
             self._pipeline.launch(row.sequence for row in plan.rows)
             try:
                 self.runner.launch(slot)
@@ -287,16 +292,8 @@ class Engine:
         return self._scheduler.plan() if late else None
 
     def _waiting_pays(self, slot: StepSlot) -> bool:
-        """Whether to commit before launching, though a second step could be in flight: when rows are likely to jump.
-
-        A step launched before the last one's tokens are known runs without the tokens that these force, so each jump
-        costs its row one forward pass more. Waiting costs all rows what the host does between the two.
-        """
-        chances = [self._lifecycle.jump_chance(row.sequence) for row in slot.rows if not row.void]
-        if not any(chances):
-            return False
-        forward, between = self.trace.usual("device", "forward"), self.trace.usual("host", "commit", "plan", "launch")
-        return sum(chances) / len(chances) * forward > between
+        """Whether to commit before launching, though a second step could be in flight: when rows are likely to jump."""
+        return self._waiting.pays([self._lifecycle.jump_chance(row.sequence) for row in slot.rows if not row.void])
 
     def _note_duration(self) -> None:
         now = time.perf_counter()

@@ -56,13 +56,17 @@ class Trace:
         """For a `with`: the time of what stands in it."""
         return HostSpan(self, kind, step)
 
-    def device(self, spans: list[tuple[str, float, float]], step: int) -> None:
-        """The parts of one step, in order; a gap before one is a bubble, except after `idle`."""
+    def device(self, spans: list[tuple[str, float, float]], step: int) -> float:
+        """The parts of one step, in order; a gap before one is a bubble, except after `idle`. Seconds of the first."""
+        first = (
+            max(0.0, spans[0][1] - self._device_busy_until) if spans and self._device_busy_until is not None else 0.0
+        )
         for kind, begin, end in spans:
             if self._device_busy_until is not None and begin > self._device_busy_until:
                 self.add(DEVICE, "bubble", step, self._device_busy_until, begin)
             self.add(DEVICE, kind, step, begin, end)
             self._device_busy_until = end
+        return first
 
     def idle(self) -> None:
         """Nothing is in flight, and nothing could be: the time until the next step is no bubble."""
