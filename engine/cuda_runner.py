@@ -25,7 +25,7 @@ import torch
 
 from structgen.engine.cuda_buckets import Bucket, Buckets, padded, rows_up_to
 from structgen.engine.cuda_buffers import DeviceSlots
-from structgen.engine.cuda_events import DeviceClock, comes_to_rest, happens, make_stream
+from structgen.engine.cuda_events import DeviceClock, EventWaiter, comes_to_rest, make_stream
 from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_sampling import make_sampler
 from structgen.engine.cuda_warm_up import LOAD_SECONDS, prepare
@@ -84,7 +84,7 @@ class CudaRunner:
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._compute, self._up, self._down = (make_stream(self.device) for _ in range(3))
-        self._clock = DeviceClock(self._compute)
+        self._clock, self._waiter = DeviceClock(self._compute), EventWaiter()
         self._graphs = GraphMaker(self._compute) if graphs else None
         self._buckets = Buckets(
             model.config,
@@ -158,7 +158,7 @@ class CudaRunner:
 
     def _wait_for(self, slot: StepSlot, seconds: float) -> None:
         device = self._slots[slot.index]
-        if not happens(device.arrived, seconds):
+        if not self._waiter.happens(device.arrived, seconds):
             raise StepTimeoutError(seconds)
         device.logprobs = None
 
