@@ -106,17 +106,23 @@ class Lifecycle:
         try:
             if matcher is not None and not matcher.accept(token):
                 return self.fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
-            if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
-                return self.finish(sequence, "stop")
-            sequence.append(token, logprob)
-            output = self._output(sequence)
-            output.token_ids.append(token)
-            if sequence.logprobs:
-                output.logprobs.append(sequence.logprobs[-1])
-            if matcher is not None and self._only_eos_is_left(sequence, matcher):
-                return self.finish(sequence, "stop")
+            self._add(sequence, token, logprob)
         except Exception as problem:
-            return self.fail(sequence, f"the grammar failed: {problem!r}")
+            self.fail(sequence, f"the grammar failed: {problem!r}")
+        return None
+
+    def _add(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
+        """The grammar has accepted the token."""
+        matcher = sequence.matcher
+        if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
+            return self.finish(sequence, "stop")
+        sequence.append(token, logprob)
+        output = self._output(sequence)
+        output.token_ids.append(token)
+        if sequence.logprobs:
+            output.logprobs.append(sequence.logprobs[-1])
+        if matcher is not None and self._only_eos_is_left(sequence, matcher):
+            return self.finish(sequence, "stop")
         if sequence.budget == 0:
             self.finish(sequence, "length")
         return None
@@ -131,10 +137,12 @@ class Lifecycle:
         before = len(sequence.output_ids)
         try:
             for token in matcher.forced_tokens():
-                if sequence.finished or not self._fits(sequence, matcher, token):
+                if not sequence.finished and token in params.stop_token_ids:
+                    self.finish(sequence, "stop")
+                if sequence.finished or not self._accept_in_time(sequence, matcher, token):
                     break
                 certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
-                self._take(sequence, token, certain)
+                self._add(sequence, token, certain)
         except Exception as problem:
             self.fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
@@ -146,12 +154,15 @@ class Lifecycle:
         return count > 0
 
     @staticmethod
-    def _fits(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
-        """Whether the value can still be completed in time after `token`: the tokenizer may spell it at length."""
+    def _accept_in_time(sequence: Sequence, matcher: MaskSource, token: int) -> bool:
+        """Advance by a forced token, unless the value could not be completed in time after it: the tokenizer may spell
+        it at length.
+        """
         if not matcher.accept(token):
             return False
         fits = matcher.min_tokens_to_complete <= sequence.budget - 1
-        matcher.rollback(1)
+        if not fits:
+            matcher.rollback(1)
         return fits
 
     def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
