@@ -35,7 +35,7 @@ def rows_up_to(tokens: int) -> tuple[int, ...]:
 
 @dataclass
 class Bucket:
-    """A slot's steps of `rows` rows: inputs, page tables and logits on the device, and the graph between them.
+    """A slot's steps of `count` rows: inputs, page tables and logits on the device, and the graph between them.
 
     Inputs are the slot's own, so that they can be copied in while the step before runs. Logits and workspace are all
     slots': a step's logits are sampled from before the next step runs.
@@ -43,6 +43,8 @@ class Bucket:
     """
 
     inputs: Tensor
+    count: int  # of rows
+    sampled: int  # of them, at most
     rows: Rows
     tables: Tensor
     logits: Tensor
@@ -126,7 +128,7 @@ class Buckets:
             self._shared[rows] = logits, self._workspace(rows)
         inputs = torch.zeros(packed_size(rows, sampled), dtype=torch.int32, device=self._device)
         views = unpack(inputs, rows, sampled)
-        bucket = Bucket(inputs, views, tables, *self._shared[rows], adapted, wants_graph)
+        bucket = Bucket(inputs, rows, sampled, views, tables, *self._shared[rows], adapted, wants_graph)
         self._empty(bucket)
         return bucket
 

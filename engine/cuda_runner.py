@@ -28,6 +28,7 @@ from structgen.engine.cuda_buffers import DeviceSlots
 from structgen.engine.cuda_events import DeviceClock, EventWaiter, comes_to_rest, make_stream
 from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_sampling import make_sampler
+from structgen.engine.cuda_streams import OnStream
 from structgen.engine.cuda_warm_up import LOAD_SECONDS, prepare
 from structgen.engine.device_input import LaneTables
 from structgen.engine.errors import StepTimeoutError
@@ -84,6 +85,7 @@ class CudaRunner:
         self.max_adapters, self.max_lora_rank = max_adapters, max_lora_rank
         self._adapters: AdapterTable | None = None  # made when the first adapter comes; captured graphs read it
         self._compute, self._up, self._down = (make_stream(self.device) for _ in range(3))
+        self._on_compute, self._on_up, self._on_down = map(OnStream, (self._compute, self._up, self._down))
         self._clock, self._waiter = DeviceClock(self._compute), EventWaiter()
         self._graphs = GraphMaker(self._compute) if graphs else None
         self._buckets = Buckets(
@@ -113,15 +115,15 @@ class CudaRunner:
         rows = padded(slot.plan.tokens)
         bucket = self._bucket(slot.index, rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
         self._lane_tables.update(slot.plan)
-        packed = device.staged.stage(slot.plan, slot.lanes, rows, len(bucket.rows.targets))
-        with torch.cuda.stream(self._up):
+        packed = device.staged.stage(slot.plan, slot.lanes, rows, bucket.sampled)
+        with self._on_up:
             bucket.inputs.copy_(packed, non_blocking=True)
             if device.tables_version != self._lane_tables.version:
                 device.tables.copy_(self._lane_tables.copy_to(device.staged.tables), non_blocking=True)
                 device.tables_version = self._lane_tables.version
             device.inputs_there.record(self._up)
         self._compute.wait_event(device.inputs_there)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             device.events.forward_begin.record(self._compute)
             self._forward(bucket)
             device.events.forward_end.record(self._compute)
@@ -136,18 +138,18 @@ class CudaRunner:
             return
         sampling = device.sampling
         if any(slot.constrained[:count]):
-            with torch.cuda.stream(self._up):
+            with self._on_up:
                 sampling.mask[:count].copy_(slot.mask[:count], non_blocking=True)
             device.mask_there.record(self._up)
             self._compute.wait_event(device.mask_there)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             device.events.sample_begin.record(self._compute)
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
             device.events.sampled.record(self._compute)
         device.events.samples = True
         device.logprobs = logprobs
         self._down.wait_event(device.events.sampled)
-        with torch.cuda.stream(self._down):
+        with self._on_down:
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
         device.arrived.record(self._down)
@@ -167,7 +169,7 @@ class CudaRunner:
         self._slots[slot.index].sampling.arrive(slot)
 
     def clear(self, pages: Iterable[int]) -> None:
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             self.cache.clear(pages)
 
     def spans(self, slot: StepSlot) -> list[tuple[str, float, float]]:
@@ -204,7 +206,7 @@ class CudaRunner:
         """Waits for the steps in flight. Where the table has to grow, the graphs that read it are captured anew."""
         if not self._comes_to_rest():
             raise StepTimeoutError(REST_SECONDS)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             if self._adapters is None:
                 self._adapters = AdapterTable(
                     self.model.config,
@@ -242,7 +244,7 @@ class CudaRunner:
                 yield partial(self._prepare_slot, index, count, adapted)
 
     def _warm_up_sampler(self) -> None:
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             self._sampler.warm_up()
 
     @torch.inference_mode()
@@ -254,7 +256,7 @@ class CudaRunner:
     @contextmanager
     def _trying(self, bucket: Bucket) -> Iterator[None]:
         """On the compute stream, with a blank bucket; copies to it come after."""
-        with torch.cuda.stream(self._compute), self._buckets.blank(bucket):
+        with self._on_compute, self._buckets.blank(bucket):
             yield
         self._up.wait_stream(self._compute)
 
@@ -284,7 +286,7 @@ class CudaRunner:
 
     def _bucket(self, slot: int, rows: int, adapted: bool) -> Bucket:
         tables, ready = self._slots[slot].tables, self._buckets.is_ready(slot, rows, adapted)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             bucket = self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
         if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
             self._up.wait_stream(self._compute)

@@ -56,9 +56,9 @@ class CudaSampling:
 
     def arrive(self, slot: StepSlot) -> None:
         """Read the result's copy on the host into the slot."""
-        packed = self.arriving[: len(slot.rows)]
-        slot.tokens[: len(slot.rows)] = packed & ((1 << STATUS_SHIFT) - 1)
-        slot.status[: len(slot.rows)] = packed >> STATUS_SHIFT
+        packed = self.arriving.numpy()[: len(slot.rows)]
+        slot.tokens.numpy()[: len(packed)] = packed & ((1 << STATUS_SHIFT) - 1)
+        slot.status.numpy()[: len(packed)] = packed >> STATUS_SHIFT
 
     def prepare(self, logits: Tensor, targets: Tensor) -> None:
         """Capture now what `sample` may replay for this bucket. The slot is not in use, and `targets` are spare."""

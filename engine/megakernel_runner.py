@@ -39,7 +39,8 @@ PARAMETERS = 16 * MAX_BATCH  # octets in front of the masks: seeds, temperatures
 class KernelRows(NamedTuple):
     """One slot's row parameters and masks for the kernel, as views of one pinned buffer and of its twin on the device.
 
-    `arrived` int64 [MAX_BATCH + 1] is pinned: the tokens of the step's rows, then the kernel's error.
+    `arrived` int64 [MAX_BATCH + 1] is pinned: the tokens of a step's rows, then the kernel's error. `arriving` has the
+    part of it for each number of rows.
     """
 
     host: Tensor
@@ -49,7 +50,8 @@ class KernelRows(NamedTuple):
     constrained: Tensor
     mask: Tensor
     written: HostRows
-    arrived: Tensor
+    arrived: npt.NDArray[np.int64]
+    arriving: dict[int, Tensor]
 
 
 class HostRows(NamedTuple):
@@ -97,10 +99,10 @@ class MegakernelRunner(CudaRunner):
             decoder.launch(self._step(bucket, self._rows_of(0)), RUN_LAYERS)
 
     def _decoder(self, bucket: Bucket) -> Decoder | None:
-        return None if bucket.adapted else self._decoders.get(len(bucket.rows.ids))
+        return None if bucket.adapted else self._decoders.get(bucket.count)
 
     def _step(self, bucket: Bucket, rows: KernelRows) -> StepInput:
-        count = len(bucket.rows.ids)
+        count = bucket.count
         return StepInput(
             ids=bucket.rows.ids,
             last_tokens=self.last_tokens,
@@ -127,7 +129,7 @@ class MegakernelRunner(CudaRunner):
         wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
         if slot.rows and not wants_logits and not has_cuts(slot.sampling):
             return self._pick(slot, self._slots[slot.index], bucket, decoder)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             if slot.rows:
                 self._run_head(slot.index, bucket, decoder, LOGITS)
             self._send_outcome(slot.index, decoder)  # not beside it: most of these steps have no event to wait for
@@ -137,17 +139,17 @@ class MegakernelRunner(CudaRunner):
     def _pick(self, slot: StepSlot, device: DeviceSlot, bucket: Bucket, decoder: Decoder) -> None:
         """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""
         rows, at = self._rows_of(slot.index), device.staged.sampled_at
-        used = self._fill(slot, rows, at, len(bucket.rows.ids))
-        with torch.cuda.stream(self._up):
+        used = self._fill(slot, rows, at, bucket.count)
+        with self._on_up:
             rows.device[:used].copy_(rows.host[:used], non_blocking=True)
         device.mask_there.record(self._up)
         self._compute.wait_event(device.mask_there)
-        with torch.cuda.stream(self._compute):
+        with self._on_compute:
             device.events.sample_begin.record(self._compute)
             self._run_head(slot.index, bucket, decoder, PICK_MASKED if used > PARAMETERS else PICK)
             device.events.sampled.record(self._compute)
         self._down.wait_event(device.events.sampled)
-        with torch.cuda.stream(self._down):
+        with self._on_down:
             self._send_outcome(slot.index, decoder)
         device.arrived.record(self._down)
         device.events.samples = True
@@ -158,7 +160,7 @@ class MegakernelRunner(CudaRunner):
 
         On the current stream. The next head writes them anew: it is launched when the host has these.
         """
-        self._rows_of(slot).arrived[: len(decoder.outcome)].copy_(decoder.outcome, non_blocking=True)
+        self._rows_of(slot).arriving[decoder.schedule.batch].copy_(decoder.outcome, non_blocking=True)
 
     def _fill(self, slot: StepSlot, rows: KernelRows, at: list[int], count: int) -> int:
         """Write parameters and masks where the rows are; how many octets of the buffer the step uses.
@@ -183,7 +185,7 @@ class MegakernelRunner(CudaRunner):
     def _run_head(self, slot: int, bucket: Bucket, decoder: Decoder, mode: int) -> None:
         if self._graphs is None:
             return self._head_work(slot, bucket, decoder, mode)()
-        key = slot, len(bucket.rows.ids), mode
+        key = slot, bucket.count, mode
         if key not in self._heads:
             self._heads[key] = self._graphs.capture(self._head_work(slot, bucket, decoder, mode))
         return self._heads[key].replay()
@@ -214,16 +216,18 @@ class MegakernelRunner(CudaRunner):
             return super().wait(slot, seconds)
         self._wait_for(slot, seconds)
         arrived, decoder = self._rows_of(slot.index).arrived, launched.decoder
-        if arrived[len(decoder.tokens)]:
-            with torch.cuda.stream(self._compute):  # between steps, as they follow each other there
+        if arrived[decoder.schedule.batch]:
+            with self._on_compute:  # between steps, as they follow each other there
                 decoder.reset()
             raise KernelTimeout("a program of the decode step waited too long for another one")
         if launched.picked is None:
             return self._read(slot)
-        count = len(launched.picked)
-        slot.tokens[:count] = arrived[launched.picked]
-        for index, token in enumerate(slot.tokens[:count].tolist()):
-            slot.status[index] = OK if token >= 0 else _why_none(slot, index)
+        tokens = arrived[launched.picked]
+        slot.tokens.numpy()[: len(tokens)] = tokens
+        status = slot.status.numpy()
+        status[: len(tokens)] = OK
+        for index in np.flatnonzero(tokens < 0).tolist():
+            status[index] = _why_none(slot, index)
         return None
 
     def _forget(self) -> None:
@@ -238,6 +242,7 @@ class MegakernelRunner(CudaRunner):
         if made is None:
             words = -(-self.vocab_size // 32)
             host = torch.zeros(PARAMETERS + MAX_BATCH * words * 4, dtype=torch.uint8, pin_memory=True)
+            arrived = torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True)
             octets, device = host.numpy(), torch.zeros_like(host, device=self.device)
             made = self._kernel_rows[slot] = KernelRows(
                 host=host,
@@ -252,7 +257,8 @@ class MegakernelRunner(CudaRunner):
                     constrained=octets[12 * MAX_BATCH : 13 * MAX_BATCH],
                     masks=octets[PARAMETERS:].view(np.int32).reshape(MAX_BATCH, words),
                 ),
-                arrived=torch.zeros(MAX_BATCH + 1, dtype=torch.int64, pin_memory=True),
+                arrived=arrived.numpy(),
+                arriving={count: arrived[: count + 1] for count in KERNEL_ROWS},
             )
             torch.cuda.synchronize(self.device)
         return made

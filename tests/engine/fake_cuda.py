@@ -31,7 +31,7 @@ from tests.engine.stream_order import Clock, StreamOrder, absorb
 
 class FakeStream:
     def __init__(self, gpu: FakeGpu, device: object = None) -> None:
-        self.gpu, self.hangs = gpu, False
+        self.gpu, self.hangs, self.device_index = gpu, False, 0
 
     def wait_event(self, event: FakeEvent) -> None:
         absorb(self.gpu.order.clock(self), event.clock)
@@ -64,7 +64,7 @@ class FakeEvent:
 
 
 class FakeGpu:
-    """`current`: the streams that work goes to, innermost last; `captures`: how many graphs were made; `free`: octets
+    """`current`: the streams that work goes to, the last one now; `captures`: how many graphs were made; `free`: octets
     of memory; `decoders`: all that were made; `gives_up`: how many launches of theirs from now one gives up.
     """
 
@@ -82,6 +82,10 @@ class FakeGpu:
         yield
         self.current.pop()
 
+    def set_stream(self, stream: FakeStream | None) -> None:
+        """None is the caller's own."""
+        self.current[-1:] = [] if stream is None else [stream]
+
     def capture(self, maker: GraphMaker, work: Callable[[], None]) -> Any:
         self.captures += 1
         with self.stream(maker.stream):  # type: ignore[arg-type]
@@ -95,6 +99,9 @@ class FakeGpu:
             ("Stream", partial(FakeStream, self)),
             ("Event", partial(FakeEvent, self)),
             ("stream", self.stream),
+            ("set_stream", self.set_stream),
+            ("current_stream", lambda device: self.current[-1] if self.current else None),
+            ("current_device", lambda: 0),
             ("synchronize", lambda device=None: self.order.host_knows_all()),
             ("graph_pool_handle", lambda: None),
             ("mem_get_info", lambda device=None: (self.free, 64 << 30)),
@@ -144,7 +151,7 @@ class FakeDecoder:
     def __init__(self, gpu: FakeGpu, batch: int, model: LlamaModel, cache: KVCache) -> None:
         self.gpu, self.batch, self.model, self.cache = gpu, batch, model, cache
         self.outcome = torch.zeros(batch + 1, dtype=torch.int64)
-        self.tokens, self.error = self.outcome[:-1], self.outcome[-1:]
+        self.tokens, self.error, self.schedule = self.outcome[:-1], self.outcome[-1:], SimpleNamespace(batch=batch)
         self.logits = torch.zeros(batch, model.config.vocab_size)
         self.hidden = torch.zeros(batch, model.config.hidden)
         self.modes: list[int] = []  # of every launch

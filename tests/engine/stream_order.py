@@ -68,6 +68,9 @@ class StreamOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Through numpy, which is not seen otherwise."""
         self._access(HOST, [], [tensor], what)
 
+    def host_reads(self, tensor: Tensor, what: str) -> None:
+        self._access(HOST, [tensor], [], what)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

@@ -68,7 +68,7 @@ def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
     packed = staged.stage(plan, [0, 1, 2], 16, BATCH)
     for adapted in (True, False):
         logits = torch.zeros(BATCH, CONFIG.vocab_size)
-        bucket = Bucket(packed, unpack(packed, 16, BATCH), tables, logits, None, adapted, wants_graph=False)
+        bucket = Bucket(packed, 16, BATCH, unpack(packed, 16, BATCH), tables, logits, None, adapted, wants_graph=False)
         runner._compute_logits(bucket)
         for row, each in enumerate(texts):
             alone = under_adapter(model, table, each.prompt_ids, row if adapted else 0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from structgen.engine import Engine, LlamaModel, SamplingParams
 from structgen.engine.bench_lora import random_adapter
 from structgen.engine.cuda_runner import CudaRunner
+from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput, LaneTables
 from structgen.engine.fused_sampler import FusedSampler
 from structgen.engine.made_up_weights import MadeUpWeights
@@ -34,7 +35,7 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
-    """What the host writes through numpy is told too."""
+    """What the host writes and reads through numpy is told too."""
     fake = FakeGpu()
     fake.install(monkeypatch)
     order = fake.order
@@ -60,6 +61,18 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
             sample(self, slot)
 
         monkeypatch.setattr(runner, "sample", sample_and_tell)
+    arrive, wait = CudaSampling.arrive, MegakernelRunner.wait
+
+    def arrive_and_tell(self: CudaSampling, slot: Any) -> None:
+        order.host_reads(self.arriving, "reading tokens")
+        arrive(self, slot)
+
+    def wait_and_tell(self: MegakernelRunner, slot: Any, seconds: float) -> None:
+        wait(self, slot, seconds)
+        order.host_reads(self._rows_of(slot.index).arriving[8], "reading tokens")
+
+    monkeypatch.setattr(CudaSampling, "arrive", arrive_and_tell)
+    monkeypatch.setattr(MegakernelRunner, "wait", wait_and_tell)
     with order:
         yield fake
 
