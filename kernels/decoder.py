@@ -75,7 +75,7 @@ class Decoder:
         self.qkv = self._zeros((2 if own.relayed else 1) * schedule.batch * shape.kv_heads * own.qkv_stride)
         # Flagged values are pairs of words; behind the neurons then lie the partial sums of Down.
         relays = shape.kv_heads * shape.hidden if own.relayed else 0
-        width = 2 if own.flagged else 1
+        width = 2 if own.relayed else 1
         self.neuron_words = self._zeros((schedule.batch * shape.intermediate + relays) * width).view(-1, width)
         self.neurons = self.neuron_words[: schedule.batch * shape.intermediate, 0]
         self.partial = self._zeros(parts * shape.head_dim)

@@ -129,21 +129,17 @@ class StepSizes:
         narrow = self.fold > 1 and alike and parts[0].k_end - parts[0].k_begin == self.fold
         return parts[0].row_end - parts[0].row_begin if narrow else 0
 
-    @property
-    def flagged(self) -> bool:
-        """Whether neurons carry flags and are polled: more rows would be too much to poll."""
-        return self.fold > 1
-
-    @property
+    @cached_property
     def relayed(self) -> bool:
-        """Whether Qkv polls the partial sums of its input, one of each of eight groups, and does not wait for all."""
+        """Whether values that pass from program to program carry flags (device/flagged.py).
+
+        These are the neurons, and the sums of Down, of which Qkv polls eight parts, one of each group. More rows would
+        be too much to poll. See relayed_order.py for the proof.
+        """
         shape, schedule = self.schedule.shape, self.schedule
-        whole = all(
-            (part.k_begin, part.k_end) == (0, shape.neuron_blocks // shape.kv_heads)
-            for group in schedule.down
-            for part in group
-        )
-        return self.flagged and self.qkv_rows > 0 and shape.kv_heads == 8 and whole
+        columns = shape.neuron_blocks // shape.kv_heads
+        whole = all((part.k_begin, part.k_end) == (0, columns) for group in schedule.down for part in group)
+        return self.fold > 1 and self.qkv_rows > 0 and shape.kv_heads == 8 and whole
 
     @property
     def planes(self) -> int:

@@ -284,12 +284,12 @@ def run_layers(
                 g, u = g * factor, u * factor
                 place = batch_row * INTER + (neuron * 64 + sums_row)
                 h = g / (1.0 + gl.exp(-g)) * u
-                if cfg.flagged:
+                if cfg.relayed:
                     put_flagged(flagged_neurons + place, h, flag, wanted)
                 else:
                     gl.store(neurons + place, h, mask=wanted)
         mark(trace, pid, layer, layers, 12, cfg)
-        if cfg.flagged:
+        if cfg.relayed:
             arrive_relaxed(own)
         else:
             arrive(own)
@@ -298,7 +298,7 @@ def run_layers(
         clear(cleared, pid, B * H, NP, cfg)
         clear(before, pid, B * H, NP, cfg)
         # Down
-        if not cfg.flagged:
+        if not cfg.relayed:
             wait(own, own_base + layer * (3 * M) + 3 * M, error)
         if cfg.staged:
             index, first_total = staged_down(

@@ -139,7 +139,7 @@ def load_neurons(neurons, k, row, within, first, k_begin, k_end, flag, error, cf
     INTER: gl.constexpr = cfg.schedule.shape.intermediate
     block, batch = unfolded(k, row, k_begin, cfg)
     wanted = (block < k_end) & (batch < cfg.batch) & (within < 64)
-    if cfg.flagged:
+    if cfg.relayed:
         # What is not wanted is read from the first block, which somebody writes.
         column = gl.where(wanted, (first + block) * 64 + within, first * 64 + within)
         h = flagged_values(neurons.to(gl.pointer_type(gl.int64)) + batch * INTER + column, flag, error, 8)
