@@ -26,8 +26,8 @@ from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
 from structgen.engine.step import StepSlot
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, Decoder, KernelTimeout, StepInput
 from structgen.kernels.model_shape import ModelShape, UnsupportedShape
+from structgen.kernels.relayed_order import prove
 from structgen.kernels.schedule import MAX_BATCH, Schedule
-from structgen.kernels.validator import validate
 
 HOPPER = (9, 0)
 KERNEL_ROWS = (1, 2, 4, 8)  # a step is padded to the next of these
@@ -269,7 +269,7 @@ def _schedules(shape: ModelShape, programs: int) -> tuple[Schedule, ...]:
     """One for each of KERNEL_ROWS, proven free of races, which takes a while. UnsupportedShape where there is none."""
     schedules = tuple(Schedule.build(shape, rows, programs) for rows in KERNEL_ROWS)
     for schedule in schedules:
-        validate(schedule)
+        prove(schedule)
     return schedules
 
 

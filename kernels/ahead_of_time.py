@@ -17,7 +17,7 @@ _POINTERS = {
     "*i32": "schedule state counters error ids positions table_of tables mask best_tokens lanes decisions "
     "gates word inbox_mask",
     "*i64": "trace slot_traces cache_offsets last_tokens seeds offsets tokens inbox_seeds outbox",
-    "*bf16": "norms embedding head_rows cache_base",
+    "*bf16": "packed norms embedding head_rows cache_base",
     "*fp32": "residuals qkv neurons partial partial_max partial_sum cos sin temperatures logits best_scores",
     "*i8": "constrained",
 }

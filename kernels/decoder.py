@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -69,9 +70,14 @@ class Decoder:
         self.state = self._zeros(3, torch.int32)  # layer passes, launches and steps of resident loops done
         self.counters = self._zeros(schedule.counters() * COUNTER_STRIDE, torch.int32)
         self.gates = self._zeros(5 * COUNTER_STRIDE, torch.int32)  # see device/mailbox.py
-        self.residuals = self._zeros(4 * own.batch_tile * shape.hidden).view(4, own.batch_tile, shape.hidden)
-        self.qkv = self._zeros(schedule.batch * shape.kv_heads * own.qkv_stride)
-        self.neurons = self._zeros(schedule.batch * shape.intermediate)
+        size = (own.planes, own.batch_tile, shape.hidden)
+        self.residuals = self._zeros(prod(size)).view(size)
+        self.qkv = self._zeros((2 if own.relayed else 1) * schedule.batch * shape.kv_heads * own.qkv_stride)
+        # Flagged values are pairs of words; behind the neurons then lie the partial sums of Down.
+        relays = shape.kv_heads * shape.hidden if own.relayed else 0
+        width = 2 if own.relayed else 1
+        self.neuron_words = self._zeros((schedule.batch * shape.intermediate + relays) * width).view(-1, width)
+        self.neurons = self.neuron_words[: schedule.batch * shape.intermediate, 0]
         self.partial = self._zeros(parts * shape.head_dim)
         self.partial_max, self.partial_sum = self._zeros(parts), self._zeros(parts)
         self.best_scores = self._zeros(schedule.programs * own.batch_tile)
@@ -107,13 +113,14 @@ class Decoder:
         model, weights = self.model, self.model.weights
         self._kernel[(self.schedule.programs,)](
             self.descriptor,
+            model.packed,
             self.table,
             self.schedule.shape.layers if layers is None else layers,
             mode,
             self.state,
             self.residuals,
             self.qkv,
-            self.neurons,
+            self.neuron_words,
             self.partial,
             self.partial_max,
             self.partial_sum,
@@ -159,5 +166,5 @@ class Decoder:
             raise KernelTimeout("a program of the decode step waited too long for another one")
 
     def reset(self) -> None:
-        for buffer in (self.state, self.counters, self.gates, self.error, self.residuals, self.qkv):
+        for buffer in (self.state, self.counters, self.gates, self.error, self.residuals, self.qkv, self.neuron_words):
             buffer.zero_()

@@ -85,13 +85,14 @@ class ResidentKernel:
         own, model, boxes = self.decoder, self.decoder.model, self.mailbox.buffers
         self._kernel[(own.schedule.programs,)](
             own.descriptor,
+            model.packed,
             own.table,
             own.schedule.shape.layers,
             steps,
             own.state,
             own.residuals,
             own.qkv,
-            own.neurons,
+            own.neuron_words,
             own.partial,
             own.partial_max,
             own.partial_sum,

@@ -8,7 +8,7 @@ from typing import Any
 
 from structgen.kernels.instructions import packed_fields
 from structgen.kernels.model_shape import BLOCK, PAGE_SIZE
-from structgen.kernels.schedule import Schedule
+from structgen.kernels.schedule import Rectangle, Schedule
 
 WARPS = 4  # of the consumers: one warpgroup
 SHARED_MEMORY = 227 * 1024  # bytes a block may have on Hopper
@@ -27,6 +27,9 @@ class StepSizes:
     trace: bool = False
     short: int = 256  # tokens of context up to which each program attends to all of them; measured
     flight_bytes: int = 49152  # copies under way for one program; measured
+    waiting_bytes: int = 32768  # the same while programs mostly wait for each other; measured
+    ahead: int = 3  # slots asked into L2 when GateUp begins; measured
+    stages_overlap: bool = True  # batches above 4 multiply a stage of activations while the next one is loaded
 
     @cached_property
     def cache_key(self) -> str:
@@ -34,7 +37,8 @@ class StepSizes:
         here is part of it, lest a change of this file be answered with yesterday's kernel."""
         names = [name for name, kind in vars(type(self)).items() if isinstance(kind, property)]
         values = {name: getattr(self, name) for name in names}
-        return repr((self.schedule, self.schedule.packed(), self.trace, self.short, values, packed_fields()))
+        own = (self.trace, self.short, self.flight_bytes, self.waiting_bytes, self.ahead)
+        return repr((self.schedule, self.schedule.packed(), own, values, packed_fields()))
 
     def field(self, name: str) -> int:
         """Place of a field in a program's row of the packed schedule."""
@@ -69,31 +73,114 @@ class StepSizes:
     def hidden_padded(self) -> int:
         return padded(self.schedule.shape.hidden)
 
+    @cached_property
+    def fold(self) -> int:
+        """Blocks of activations that lie side by side in one tile of columns: 4 for a batch of one, whose row would
+        leave the columns of three others empty, if all products are of so many blocks; else 1."""
+        schedule = self.schedule
+        parts = [*schedule.qkv, *schedule.output, *(part for group in schedule.down for part in group)]
+        widths = {schedule.shape.hidden_blocks, *(part.k_end - part.k_begin for part in parts)}
+        fits = schedule.batch == 1 and schedule.slot_blocks == 2 and not any(width % 4 for width in widths)
+        return 4 if fits else 1
+
+    @property
+    def gated(self) -> bool:
+        """Whether the producer is told when the attention and GateUp begin: if in every program it still has slots of
+        the layer to copy then (see products.produce)."""
+        schedule = self.schedule
+        for program, count in enumerate(schedule.layer_slots):
+            qkv, _, output, _, _ = schedule.layer_instructions(program, 0)
+            blocks = sum((part.row_end - part.row_begin) * (part.k_end - part.k_begin) for part in (qkv, output))
+            if count <= self.slots + blocks // schedule.slot_blocks:
+                return False
+        return True
+
+    @property
+    def staged(self) -> bool:
+        """Whether GateUp's and Down's activations come in stages, each of which is multiplied at once: for batches
+        above 4, when all programs have one block of neurons and all the columns of their group in Down."""
+        shape, schedule = self.schedule.shape, self.schedule
+        each = shape.neuron_blocks == schedule.programs and shape.neuron_blocks % shape.kv_heads == 0
+        columns = shape.neuron_blocks // shape.kv_heads
+        whole = all(
+            part.row_end > part.row_begin and (part.k_begin, part.k_end) == (0, columns)
+            for group in schedule.down
+            for part in group
+        )
+        even = (
+            self.stages * self.stage_blocks == shape.hidden_blocks
+            and self.down_stages * self.down_blocks == columns
+            and self.stage_blocks % schedule.slot_blocks == 0
+            and self.down_blocks % schedule.slot_blocks == 0
+        )
+        return self.stages_overlap and self.batch > 4 and each and whole and even
+
+    @property
+    def qkv_rows(self) -> int:
+        """Rows of every program's Qkv, if they are alike and one tile wide."""
+        return self._narrow_rows(self.schedule.qkv)
+
+    @property
+    def output_rows(self) -> int:
+        return self._narrow_rows(self.schedule.output)
+
+    def _narrow_rows(self, parts: tuple[Rectangle, ...]) -> int:
+        alike = len({(part.row_end - part.row_begin, part.k_end - part.k_begin) for part in parts}) == 1
+        narrow = self.fold > 1 and alike and parts[0].k_end - parts[0].k_begin == self.fold
+        return parts[0].row_end - parts[0].row_begin if narrow else 0
+
+    @cached_property
+    def relayed(self) -> bool:
+        """Whether values that pass from program to program carry flags (device/flagged.py).
+
+        These are the neurons, and the sums of Down, of which Qkv polls eight parts, one of each group. More rows would
+        be too much to poll. See relayed_order.py for the proof.
+        """
+        shape, schedule = self.schedule.shape, self.schedule
+        columns = shape.neuron_blocks // shape.kv_heads
+        whole = all((part.k_begin, part.k_end) == (0, columns) for group in schedule.down for part in group)
+        return self.fold > 1 and self.qkv_rows > 0 and shape.kv_heads == 8 and whole
+
+    @property
+    def planes(self) -> int:
+        """Buffers of [batch_tile, hidden] in `residuals`: `middle` twice and the residual twice; relayed, two more of
+        `middle`, because a layer's programs are then at most two barriers and not three apart."""
+        return 6 if self.relayed else 4
+
+    def middle_plane(self, layers: int) -> int:
+        """Where in `residuals` the middle of the layer is that ran after `layers` others."""
+        return (0, 1, 4, 5)[layers % 4] if self.relayed else layers % 2
+
+    @property
+    def parts_layout(self) -> Any:
+        """[8 parts, 4 blocks, 64]: 8 elements of two parts a thread, the parts within a warp."""
+        return _gluon().BlockedLayout([2, 1, 8], [4, 1, 8], [1, 4, 1], [2, 1, 0])
+
     @property
     def stage_blocks(self) -> int:
-        """Blocks of activations that are converted at once in front of a whole product."""
+        """Tiles of activations that are converted at once in front of a whole product."""
         at_once = 16 if self.batch_tile == 4 else 4  # more would need more registers than there are
-        return min(padded(self.schedule.shape.hidden_blocks), at_once)
+        return min(padded(self.schedule.shape.hidden_blocks // self.fold), at_once)
 
     @property
     def stages(self) -> int:
-        return -(-self.schedule.shape.hidden_blocks // self.stage_blocks)
+        return -(-self.schedule.shape.hidden_blocks // self.fold // self.stage_blocks)
 
     @property
     def qkv_blocks(self) -> int:
-        return min(padded(max(part.k_end - part.k_begin for part in self.schedule.qkv)), self.stage_blocks)
+        return min(padded(self._widest(self.schedule.qkv)), self.stage_blocks)
 
     @property
     def qkv_stages(self) -> int:
-        return -(-max(part.k_end - part.k_begin for part in self.schedule.qkv) // self.qkv_blocks)
+        return -(-self._widest(self.schedule.qkv) // self.qkv_blocks)
 
     @property
     def output_blocks(self) -> int:
-        return min(padded(max(part.k_end - part.k_begin for part in self.schedule.output)), 4)
+        return min(padded(self._widest(self.schedule.output)), 4 // self.fold)
 
     @property
     def output_stages(self) -> int:
-        return -(-max(part.k_end - part.k_begin for part in self.schedule.output) // self.output_blocks)
+        return -(-self._widest(self.schedule.output) // self.output_blocks)
 
     @property
     def down_blocks(self) -> int:
@@ -105,17 +192,21 @@ class StepSizes:
 
     @property
     def _down_columns(self) -> int:
-        return max(part.k_end - part.k_begin for group in self.schedule.down for part in group)
+        return max(self._widest(group) for group in self.schedule.down)
+
+    def _widest(self, parts: tuple[Rectangle, ...]) -> int:
+        """Tiles of columns of the widest part."""
+        return max(part.k_end - part.k_begin for part in parts) // self.fold
 
     @property
     def activation_blocks(self) -> int:
-        """Blocks of activations that shared memory holds."""
+        """Tiles of activations that shared memory holds."""
         return max(
             self.stages * self.stage_blocks,
             self.down_stages * self.down_blocks,
             self.qkv_stages * self.qkv_blocks,
             self.output_stages * self.output_blocks,
-            self._tile_bytes // (self.columns * 128),
+            (1 if self.fold == 1 else 2) * self._tile_bytes // (self.columns * 128),
         )
 
     @property
@@ -135,7 +226,7 @@ class StepSizes:
     @property
     def _scratch_bytes(self) -> int:
         """For mbarriers, and for the compiler, whose largest exchange between threads is put_merged's."""
-        return 512 + max(self.output_blocks * self.schedule.batch_slots * 128, 512)
+        return 512 + max(self.fold * self.output_blocks * self.schedule.batch_slots * 128, 512)
 
     @property
     def slots(self) -> int:
@@ -144,9 +235,9 @@ class StepSizes:
         activations += 2 * self.head_tile * 2 * (self.schedule.shape.head_dim + 64)
         return (SHARED_MEMORY - self._scratch_bytes - activations) // self.slot_bytes
 
-    @property
-    def flight(self) -> int:
-        return min(max(self.flight_bytes // self.slot_bytes, 1), self.slots)
+    def flight(self, size: int) -> int:
+        """Slots in so many bytes of copies under way."""
+        return min(max(size // self.slot_bytes, 1), self.slots)
 
     @property
     def mask_words(self) -> int:
@@ -185,7 +276,7 @@ class StepSizes:
         return (
             self.batch == 1
             and self.head_tile == shape.group
-            and self.output_blocks == shape.group_blocks
+            and self.output_blocks * self.fold == shape.group_blocks
             and all(part.k_end - part.k_begin == shape.group_blocks for part in parts)
         )
 

@@ -103,7 +103,7 @@ class MegakernelSubject:
                 decoder.partial_sum.view(parts),
                 batch,
             ),
-            "middle": decoder.residuals[last % 2, :batch],
+            "middle": decoder.residuals[decoder.sizes.middle_plane(last), :batch],
             "neurons": decoder.neurons.view(batch, -1),
             "residual": decoder.residuals[2 + last % 2, :batch],
         }

@@ -254,15 +254,19 @@ def attend_parts(
 @gluon.jit
 def put_heads(sums, out, place, cfg: gl.constexpr):
     """The finished heads of a batch of one to `place` [blocks * columns, 64]."""
-    BLOCKS: gl.constexpr = cfg.output_blocks
+    BLOCKS: gl.constexpr = cfg.output_blocks * cfg.fold
     L: gl.constexpr = cfg.activation_layout
     inverse = gl.convert_layout(1.0 / sums, gl.SliceLayout(0, out.type.layout))
     x = gl.reshape(gl.permute(out * inverse[None, :], (1, 0)), (BLOCKS, 64))
     high, low = high_and_low(x)
-    row = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :][:, :, None]
-    none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, L)
-    high = gl.where(row < 1, gl.convert_layout(high, gl.SliceLayout(1, L))[:, None, :], none)
-    low = gl.where(row < 1, gl.convert_layout(low, gl.SliceLayout(1, L))[:, None, :], none)
+    if cfg.fold > 1:
+        high = gl.convert_layout(high, gl.SliceLayout(0, L))[None, :, :]
+        low = gl.convert_layout(low, gl.SliceLayout(0, L))[None, :, :]
+    else:
+        row = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))[None, :][:, :, None]
+        none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, L)
+        high = gl.where(row < 1, gl.convert_layout(high, gl.SliceLayout(1, L))[:, None, :], none)
+        low = gl.where(row < 1, gl.convert_layout(low, gl.SliceLayout(1, L))[:, None, :], none)
     block_barrier()
     put_halves(high, low, place)
 
@@ -276,7 +280,7 @@ def put_merged(partial, partial_max, partial_sum, place, group, k_begin, k_end, 
     G: gl.constexpr = cfg.schedule.shape.group
     P: gl.constexpr = cfg.schedule.parts
     BS: gl.constexpr = cfg.schedule.batch_slots
-    BLOCKS: gl.constexpr = cfg.output_blocks
+    BLOCKS: gl.constexpr = cfg.output_blocks * cfg.fold
     L: gl.constexpr = cfg.merge_layout
     LS: gl.constexpr = gl.SliceLayout(3, L)
     L3: gl.constexpr = gl.SliceLayout(0, L)
@@ -306,9 +310,15 @@ def put_merged(partial, partial_max, partial_sum, place, group, k_begin, k_end, 
         inverse = gl.where(sums > 0, 1.0 / sums, 0.0)
         inverse = gl.convert_layout(inverse, gl.SliceLayout(2, L3))
         high, low = high_and_low(gl.permute(mixed * inverse[:, :, None], (1, 0, 2)))
-        rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout)))
-        real = (rows < B)[None, :][:, :, None]
-        none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, cfg.activation_layout)
-        high = gl.where(real, gl.convert_layout(high, cfg.activation_layout), none)
-        low = gl.where(real, gl.convert_layout(low, cfg.activation_layout), none)
+        if cfg.fold > 1:
+            high = gl.reshape(high, (cfg.output_blocks, cfg.fold, 64))
+            low = gl.reshape(low, (cfg.output_blocks, cfg.fold, 64))
+            high = gl.convert_layout(high, cfg.activation_layout)
+            low = gl.convert_layout(low, cfg.activation_layout)
+        else:
+            rows = gl.arange(0, cfg.batch_tile, layout=gl.SliceLayout(0, gl.SliceLayout(2, cfg.activation_layout)))
+            real = (rows < B)[None, :][:, :, None]
+            none = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.bfloat16, cfg.activation_layout)
+            high = gl.where(real, gl.convert_layout(high, cfg.activation_layout), none)
+            low = gl.where(real, gl.convert_layout(low, cfg.activation_layout), none)
         put_halves(high, low, place.index(stage))

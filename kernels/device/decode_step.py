@@ -21,7 +21,7 @@ from structgen.kernels.device.triton_names import block_barrier
 
 @gluon.jit
 def consumer(
-    ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid,
+    ring, full, free, slot_trace, decided, begun, decision, activations, queries, weights, table, pid,
     layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
@@ -41,7 +41,7 @@ def consumer(
     index = 0
     if (mode & RUN_LAYERS) != 0:
         index = run_layers(
-            ring, full, free, slot_trace, index, activations, queries, weights, table, pid, layers, epoch,
+            ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
             residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
             norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
             ids, last_tokens, positions, table_of, tables, max_pages,
@@ -67,7 +67,7 @@ def consumer(
 
 @gluon.jit(do_not_specialize=["layers", "mode", "max_pages", "sparse_limit"])
 def decode_step(
-    desc, schedule, layers, mode,
+    desc, packed, schedule, layers, mode,
     state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace, slot_traces,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -92,20 +92,23 @@ def decode_step(
     weights = gl.allocate_shared_memory(gl.bfloat16, [2 * cfg.head_tile, 64], cfg.weight_layout)
     free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    begun = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(S):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
     mbarrier.init(decided, count=1)
+    mbarrier.init(begun.index(0), count=1)
+    mbarrier.init(begun.index(1), count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, decision, activations, queries, weights, table, pid,
+        (consumer, (ring, full, free, slot_trace, decided, begun, decision, activations, queries, weights, table, pid,
                     layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
                     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, ring, full, free, decided, decision, table, layers, mode,
+        (producer, (desc, packed, ring, full, free, decided, begun, decision, table, layers, mode,
                     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
                     positions, table_of, tables, max_pages,
                     cfg)),

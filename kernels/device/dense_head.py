@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 
 from structgen.kernels.device.norm import inverse_rms_of, put_input
 from structgen.kernels.device.pick_token import allowed, put_best, score_of
-from structgen.kernels.device.products import activations_ready, column_sums, row_product
+from structgen.kernels.device.products import activations_ready, row_product
 from structgen.kernels.device.step_parts import KEEP_LOGITS, USE_MASK, field
 
 
@@ -42,8 +42,8 @@ def dense_head(
     for _ in range(field(table, "head_block_count", cfg)):
         token = block * 64 + head_row + batch_row * 0
         wanted = (token < V) & (batch_row < B)
-        index, acc = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-        y = column_sums(acc, LH) * factor
+        index, total = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+        y = total * factor
         if (mode & KEEP_LOGITS) != 0:
             gl.store(logits + batch_row.to(gl.int64) * V + token, y, mask=wanted)
         if (mode & USE_MASK) != 0:

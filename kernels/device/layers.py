@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from structgen.kernels.device.attention_phase import (
     append,
@@ -17,16 +18,25 @@ from structgen.kernels.device.attention_phase import (
     put_tile,
     tile_places,
 )
+from structgen.kernels.device.flagged import put_flagged
 from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, wait
-from structgen.kernels.device.norm import input_values, inverse_rms_of, put_input, put_neurons
-from structgen.kernels.device.products import activations_ready, column_sums, row_product
+from structgen.kernels.device.norm import (
+    input_values,
+    inverse_rms_of,
+    put_input,
+    put_neurons,
+    put_relayed_input,
+    staged_down,
+    staged_gate,
+)
+from structgen.kernels.device.products import activations_ready, begin_row, finish_row, row_product
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
 
 
 @gluon.jit
 def run_layers(
-    ring, full, free, slot_trace, index, activations, queries, weights, table, pid, layers, epoch,
+    ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -54,7 +64,14 @@ def run_layers(
     down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
     whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
+    CARRIES: gl.constexpr = not cfg.relayed  # else Qkv does it
+    QKV_ROWS: gl.constexpr = cfg.qkv_rows
+    OUTPUT_ROWS: gl.constexpr = cfg.output_rows
+    qkvs = qkv
+    flagged_neurons = neurons.to(gl.pointer_type(gl.int64))
+    relays = flagged_neurons + B * INTER
     TILES: gl.constexpr = cfg.tiles
+    EARLY_TILES: gl.constexpr = cfg.tiles if cfg.batch_tile == 4 else 1  # registers for no more
     tiles = reinterpret(activations, gl.bfloat16, [2 * TILES, 64, D], XL)
     group = field(table, "qkv_group", cfg)
     own = counters + FIRST_GROUP + group * 16
@@ -96,7 +113,15 @@ def run_layers(
     for layer in range(layers):
         lowest = layer == 0
         parity = (epoch * layers + layer) & 1
+        flag = epoch * layers + layer + 1
+        if cfg.relayed:
+            qkv = qkvs + parity * (B * KV * QS)
         middle = residuals + parity * SIZE
+        cleared = residuals + (parity ^ 1) * SIZE
+        if cfg.relayed:
+            turn = (epoch * layers + layer) & 3
+            middle = residuals + (turn + (turn & 2)) * SIZE
+            cleared = residuals + ((turn ^ 2) + ((turn ^ 2) & 2)) * SIZE
         after = residuals + (2 + parity) * SIZE
         before = residuals + (3 - parity) * SIZE
         norm = norms + layer * (2 * H)
@@ -104,35 +129,62 @@ def run_layers(
         own_place = cache + own_offset
         mark(trace, pid, layer, layers, 0, cfg)
         # Qkv
-        if layer > 0:
-            wait(counters + FULL, full_base + layer * (2 * NP), error)
-        mark(trace, pid, layer, layers, 1, cfg)
-        squares = put_input(lowest, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
-                            cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
+        if cfg.relayed:
+            mark(trace, pid, layer, layers, 1, cfg)
+            squares = put_relayed_input(lowest, relays, middle, embedding, ids, last_tokens, norm, qkv_place,
+                                        qkv_k_begin, group, qkv_row_begin == 0, flag - 1, error, cfg)  # fmt: skip
+        else:
+            if layer > 0:
+                wait(counters + FULL, full_base + layer * (2 * NP), error)
+            mark(trace, pid, layer, layers, 1, cfg)
+            squares = put_input(lowest, before, embedding, ids, last_tokens, norm, qkv_place, qkv_k_begin, qkv_k_end,
+                                cfg.qkv_blocks, cfg.qkv_stages, cfg)  # fmt: skip
         activations_ready()
         mark(trace, pid, layer, layers, 2, cfg)
         # The context is asked for now and stays in registers until its place in shared memory is free.
         keys, values = load_tile(cache, first, cfg)
-        if TILES > 1:
+        if EARLY_TILES > 1:
             more_keys, more_values = load_tile(cache, second, cfg)
         if qkv_row_begin == 0:
             sums = gl.sum(squares, 2)  # of each block: to add them up here would take longer
             block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
-            batch = gl.arange(0, BT, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
+            if cfg.fold > 1:
+                sums = gl.sum(sums, 1)[:, None]
+                block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
+            batch = gl.arange(0, BT // cfg.fold, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
             gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
-        for r in range(qkv_row_begin, qkv_row_end):
-            index, acc = row_product(ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg)
-            place = qkv + (batch_row * KV + group) * QS + (r * 64 + sums_row)
-            gl.atomic_add(place, column_sums(acc, LS), mask=wanted, sem="relaxed")
+        sums_place = qkv + (batch_row * KV + group) * QS + (qkv_row_begin * 64 + sums_row)
+        if QKV_ROWS > 0:
+            index, o0, o1, o2, o3 = begin_row(ring, full, slot_trace, index, activations, cfg)
+            for r in gl.static_range(1, QKV_ROWS):
+                index, n0, n1, n2, n3 = begin_row(ring, full, slot_trace, index, activations, cfg)
+                total = finish_row(free, index - 2, o0, o1, o2, o3, 4, cfg)
+                gl.atomic_add(sums_place + (r - 1) * 64, total, mask=wanted, sem="relaxed")
+                o0, o1, o2, o3 = n0, n1, n2, n3
+            total = finish_row(free, index, o0, o1, o2, o3, 0, cfg)
+            gl.atomic_add(sums_place + (QKV_ROWS - 1) * 64, total, mask=wanted, sem="relaxed")
+        else:
+            for _ in range(qkv_row_begin, qkv_row_end):
+                index, total = row_product(
+                    ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg
+                )
+                gl.atomic_add(sums_place, total, mask=wanted, sem="relaxed")
+                sums_place += 64
         mark(trace, pid, layer, layers, 3, cfg)
         arrive(own)
         # Attention
         put_tile(keys, values, tiles, 0, cfg)
-        if TILES > 1:
+        if EARLY_TILES > 1:
             put_tile(more_keys, more_values, tiles, 1, cfg)
+        elif TILES > 1:
+            more_keys, more_values = load_tile(cache, second, cfg)
         if long:
             keys, values = load_tile(cache, following, cfg)
         wait(own, own_base + layer * (3 * M) + M, error)
+        if EARLY_TILES < TILES:
+            put_tile(more_keys, more_values, tiles, 1, cfg)
+        if cfg.gated:
+            mbarrier.arrive(begun.index(0), count=1)
         mark(trace, pid, layer, layers, 4, cfg)
         if B > 1:  # noqa: SIM102 (one is known at compile time, the other is not)
             if alone == 0:
@@ -179,46 +231,110 @@ def run_layers(
         # Output
         activations_ready()
         mark(trace, pid, layer, layers, 8, cfg)
-        for r in range(out_row_begin, out_row_end):
-            place = batch_row * H + (r * 64 + sums_row)
-            carried = wanted & (r % KV == group) & (out_k_begin == 0)
-            carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, r * 64 + sums_row,
-                                 carried, batch_row < B, H)  # fmt: skip
-            index, acc = row_product(ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg)
-            gl.atomic_add(middle + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+        if OUTPUT_ROWS > 0:
+            index, o0, o1, o2, o3 = begin_row(ring, full, slot_trace, index, activations, cfg)
+            for r in gl.static_range(OUTPUT_ROWS):
+                column = (out_row_begin + r) * 64 + sums_row
+                carried = wanted & ((out_row_begin + r) % KV == group) & (out_k_begin == 0) & CARRIES
+                carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, column,
+                                     carried, batch_row < B, cfg)  # fmt: skip
+                if r + 1 < OUTPUT_ROWS:
+                    index, n0, n1, n2, n3 = begin_row(ring, full, slot_trace, index, activations, cfg)
+                    total = finish_row(free, index - 2, o0, o1, o2, o3, 4, cfg) + carry
+                    o0, o1, o2, o3 = n0, n1, n2, n3
+                else:
+                    total = finish_row(free, index, o0, o1, o2, o3, 0, cfg) + carry
+                gl.atomic_add(middle + batch_row * H + column, total, mask=wanted, sem="relaxed")
+        else:
+            for r in range(out_row_begin, out_row_end):
+                column = r * 64 + sums_row
+                carried = wanted & (r % KV == group) & (out_k_begin == 0) & CARRIES
+                carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, column,
+                                     carried, batch_row < B, cfg)  # fmt: skip
+                index, total = row_product(
+                    ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg
+                )
+                gl.atomic_add(middle + batch_row * H + column, total + carry, mask=wanted, sem="relaxed")
         mark(trace, pid, layer, layers, 9, cfg)
         arrive(counters + FULL)
         # GateUp
         wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
+        if cfg.gated:
+            mbarrier.arrive(begun.index(1), count=1)
         mark(trace, pid, layer, layers, 10, cfg)
-        squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
-                  cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
-        activations_ready()
-        mark(trace, pid, layer, layers, 11, cfg)
-        for neuron in range(neuron_begin, neuron_end):
-            index, gate = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-            index, up = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+        if cfg.staged:
+            index, g, squares = staged_gate(
+                ring, full, free, slot_trace, index, activations, middle, norm + H, whole_place, cfg
+            )
+            mark(trace, pid, layer, layers, 11, cfg)
             factor = inverse_rms_of(squares, LS, cfg)
-            g, u = column_sums(gate, LS) * factor, column_sums(up, LS) * factor
-            place = neurons + batch_row * INTER + (neuron * 64 + sums_row)
-            gl.store(place, g / (1.0 + gl.exp(-g)) * u, mask=wanted)
+            index, u = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+            g, u = g * factor, u * factor
+            h = g / (1.0 + gl.exp(-g)) * u
+            gl.store(neurons + batch_row * INTER + (neuron_begin * 64 + sums_row), h, mask=wanted)
+        else:
+            squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
+                                cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+            activations_ready()
+            mark(trace, pid, layer, layers, 11, cfg)
+            for neuron in range(neuron_begin, neuron_end):
+                index, g = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                factor = inverse_rms_of(squares, LS, cfg)
+                index, u = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                g, u = g * factor, u * factor
+                place = batch_row * INTER + (neuron * 64 + sums_row)
+                h = g / (1.0 + gl.exp(-g)) * u
+                if cfg.relayed:
+                    put_flagged(flagged_neurons + place, h, flag, wanted)
+                else:
+                    gl.store(neurons + place, h, mask=wanted)
         mark(trace, pid, layer, layers, 12, cfg)
-        arrive(own)
+        if cfg.relayed:
+            arrive_relaxed(own)
+        else:
+            arrive(own)
         # Nobody reads these any more, and they are added to after the next FULL barrier.
         clear(qkv, pid, B * KV * QS, NP, cfg)
-        clear(residuals + (parity ^ 1) * SIZE, pid, B * H, NP, cfg)
+        clear(cleared, pid, B * H, NP, cfg)
         clear(before, pid, B * H, NP, cfg)
         # Down
-        wait(own, own_base + layer * (3 * M) + 3 * M, error)
-        put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, cfg)
-        activations_ready()
+        if not cfg.relayed:
+            wait(own, own_base + layer * (3 * M) + 3 * M, error)
+        if cfg.staged:
+            index, first_total = staged_down(
+                ring, full, free, slot_trace, index, activations, neurons, down_place, first_neuron, cfg
+            )
+        else:
+            put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
+            activations_ready()
         mark(trace, pid, layer, layers, 13, cfg)
         for r in range(down_row_begin, down_row_end):
             place = batch_row * H + (r * 64 + sums_row)
             carried = wanted & (r % KV == group) & (down_k_begin == 0)
             carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
-            index, acc = row_product(ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg)
-            gl.atomic_add(after + place, column_sums(acc, LS) + carry, mask=wanted, sem="relaxed")
+            if cfg.staged:
+                total = first_total
+                if r > down_row_begin:
+                    index, total = row_product(
+                        ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                    )
+            else:
+                index, total = row_product(
+                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                )
+            if cfg.relayed:
+                if layer < layers - 1:
+                    put_flagged(relays + group * H + place, total + carry, flag, wanted)
+                else:
+                    gl.atomic_add(after + place, total + carry, mask=wanted, sem="relaxed")
+            else:
+                gl.atomic_add(after + place, total + carry, mask=wanted, sem="relaxed")
         mark(trace, pid, layer, layers, 14, cfg)
-        arrive(counters + FULL)
+        if cfg.relayed:
+            if layer < layers - 1:
+                arrive_relaxed(counters + FULL)
+            else:
+                arrive(counters + FULL)
+        else:
+            arrive(counters + FULL)
     return index

@@ -14,11 +14,11 @@ from structgen.kernels.device.step_parts import RUN_HEAD, RUN_LAYERS, field
 
 @gluon.jit
 def stream_layers(
-    desc, ring, full, free, index, table, layers,
+    desc, packed, ring, full, free, begun, index, table, layers, ran,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """-> the next slot number."""
+    """The weights of a pass, after `ran` layers of earlier ones in this launch. -> the next slot number."""
     H: gl.constexpr = cfg.schedule.shape.hidden
     D: gl.constexpr = cfg.schedule.shape.head_dim
     B: gl.constexpr = cfg.batch
@@ -37,33 +37,43 @@ def stream_layers(
     row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
     ids = gl.load(row_table + begin + lane, mask=begin + lane < end, other=0)
     pages = gl.minimum(end - begin, 32)
+    S: gl.constexpr = cfg.slots
+    SB: gl.constexpr = cfg.schedule.slot_blocks
+    rows = field(table, "qkv_row_end", cfg) - field(table, "qkv_row_begin", cfg)
+    first = rows * (field(table, "qkv_k_end", cfg) - field(table, "qkv_k_begin", cfg)) // SB
+    rows = field(table, "output_row_end", cfg) - field(table, "output_row_begin", cfg)
+    second = rows * (field(table, "output_k_end", cfg) - field(table, "output_k_begin", cfg)) // SB
+    early, late = gl.maximum(S, first), S + first + second
     for layer in range(layers):
         cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
         prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
         prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
+        if cfg.relayed:
+            prefetch_lines(qkv + (KV + group) * QS, B, KV * QS, QS, cfg)
         prefetch_lines(cos + position * D, 1, 0, D, cfg)
         prefetch_lines(sin + position * D, 1, 0, D, cfg)
         prefetch_pages(cache, ids, pages, group, cfg)
-        index = produce(desc, ring, full, free, index, base + layer * count * stride, count, stride, cfg)
+        index = produce(desc, packed, ring, full, free, begun, index, base + layer * count * stride, count, stride,
+                        (ran + layer) & 1, early, late, cfg)  # fmt: skip
     return index
 
 
 @gluon.jit
-def stream_head(desc, ring, full, free, index, table, cfg: gl.constexpr):
+def stream_head(desc, packed, ring, full, free, begun, index, table, cfg: gl.constexpr):
     """-> the next slot number."""
     slots = field(table, "head_slots", cfg)
     step = field(table, "head_block_stride", cfg)
     block = field(table, "head_block_begin", cfg)
     for _ in range(field(table, "head_block_count", cfg)):
         base = field(table, "head_base", cfg) + block * field(table, "head_stride", cfg)
-        index = produce(desc, ring, full, free, index, base, slots, 1, cfg)
+        index = produce(desc, packed, ring, full, free, begun, index, base, slots, 1, 0, -1, -1, cfg)
         block += step
     return index
 
 
 @gluon.jit
 def producer(
-    desc, ring, full, free, decided, decision, table, layers, mode,
+    desc, packed, ring, full, free, decided, begun, decision, table, layers, mode,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
 ):  # fmt: skip
@@ -71,7 +81,7 @@ def producer(
     index = 0
     if (mode & RUN_LAYERS) != 0:
         index = stream_layers(
-            desc, ring, full, free, index, table, layers,
+            desc, packed, ring, full, free, begun, index, table, layers, 0,
             qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
             cfg,
         )  # fmt: skip
@@ -79,4 +89,4 @@ def producer(
         prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
         mbarrier.wait(decided, 0)
         if gl.load(decision, volatile=True) == 0:
-            stream_head(desc, ring, full, free, index, table, cfg)
+            stream_head(desc, packed, ring, full, free, begun, index, table, cfg)

@@ -16,24 +16,58 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from structgen.kernels.device.grid_sync import stamp
+from structgen.kernels.device.grid_sync import fresh_zero, stamp
 from structgen.kernels.device.triton_names import block_barrier, copy_to_shared
 
 
 @gluon.jit
-def produce(desc, ring, full, free, index, base, count, stride, cfg: gl.constexpr):
-    """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room and not for activations.
+def prefetch_slots(packed, first, count, stride, cfg: gl.constexpr):
+    """Ask `count` slots, every stride-th from `first` on, into L2."""
+    ELEMENTS: gl.constexpr = cfg.slot_bytes // 2
+    for i in range(count):
+        gl.inline_asm_elementwise(
+            """{
+            .reg .pred p; .reg .u32 t;
+            mov.u32 t, %laneid;
+            setp.eq.u32 p, t, 0;
+            @p cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+        }""",
+            "=r,l,r",
+            [packed + (first + i * stride).to(gl.int64) * ELEMENTS, ELEMENTS * 2],
+            dtype=gl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@gluon.jit
+def produce(
+    desc, packed, ring, full, free, begun, index, base, count, stride, parity, early, late, cfg: gl.constexpr
+):  # fmt: skip
+    """Copy `count` slots of weights, from slot `base` on, every stride-th; waits for room, hardly for activations.
 
     Few copies are under way at once: more would not be faster, and everybody else's loads and fences would queue
-    behind them.
+    behind them. Before slot `late` the programs mostly wait for each other and not for weights: then still fewer.
+
+    From slot `early` on room is only made by Qkv, whose sums are waited for next: these slots are copied when the
+    attention has begun, which has time for that. Before slot `late` the ring is full until GateUp begins to multiply;
+    when it has begun to wait no longer, what it will need beyond the ring is asked into L2. `parity` is that of the
+    layers run before.
     """
     S: gl.constexpr = cfg.slots
     ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
     for t in range(count):
         s = index % S
-        oldest = index - cfg.flight
+        oldest = index - gl.where(t < late, cfg.flight(cfg.waiting_bytes), cfg.flight(cfg.flight_bytes))
         if oldest >= 0:
             mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
+        if cfg.gated:
+            if t == early:
+                mbarrier.wait(begun.index(0), parity)
+            if t == late:
+                mbarrier.wait(begun.index(1), parity)
+                prefetch_slots(packed, base + t * stride, gl.minimum(cfg.ahead, count - t), stride, cfg)
         mbarrier.wait(free.index(s), ((index // S) & 1) ^ 1)
         mbarrier.expect(full.index(s), desc.block_type.nbytes)
         copy_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
@@ -101,11 +135,119 @@ def column_sums(accumulator, LS: gl.constexpr):
 
 @gluon.jit
 def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
-    """64 rows times `blocks` blocks of columns. -> (next slot index, [64, columns])."""
+    """64 rows times `blocks` blocks of columns. -> (next slot index, [64, batch_tile])."""
+    if cfg.fold > 1:
+        index, sums = _folded_product(ring, full, free, slot_trace, index, activations, blocks, cfg)
+    else:
+        acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
+        index, acc = part_product(ring, full, free, slot_trace, index, acc, activations, 0, blocks, cfg)
+        sums = end_product(free, index, acc, blocks, cfg)
+    return index, sums
+
+
+@gluon.jit
+def _folded_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
+    """For a batch of one: block k's activations stand in columns 2 * (k % 4) and the next; so four blocks share a tile.
+
+    Each of the four is multiplied by all columns and has an accumulator of its own, of which two columns count.
+    """
+    S: gl.constexpr = cfg.slots
+    acc0 = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
+    acc1 = acc0
+    acc2 = acc0
+    acc3 = acc0
+    last = index % S
+    for k in range(0, blocks, 4):
+        columns = activations.index(k // 4 + fresh_zero()).permute((1, 0))
+        before = last
+        first = index % S
+        if cfg.trace:
+            stamp(slot_trace + index * 4)
+        mbarrier.wait(full.index(first), (index // S) & 1)
+        if cfg.trace:
+            stamp(slot_trace + index * 4 + 1)
+        slot = ring.index(first)
+        acc0 = warpgroup_mma(slot.slice(0, 64), columns, acc0, is_async=True)
+        acc1 = warpgroup_mma(slot.slice(64, 64), columns, acc1, is_async=True)
+        index += 1
+        last = index % S
+        if cfg.trace:
+            stamp(slot_trace + index * 4)
+        mbarrier.wait(full.index(last), (index // S) & 1)
+        if cfg.trace:
+            stamp(slot_trace + index * 4 + 1)
+        slot = ring.index(last)
+        acc2 = warpgroup_mma(slot.slice(0, 64), columns, acc2, is_async=True)
+        acc3 = warpgroup_mma(slot.slice(64, 64), columns, acc3, is_async=True)
+        index += 1
+        acc0, acc1, acc2, acc3 = warpgroup_mma_wait(2, deps=[acc0, acc1, acc2, acc3])
+        block_barrier()
+        mbarrier.arrive(free.index(before), count=1, pred=k > 0)
+        mbarrier.arrive(free.index(first), count=1)
+    acc0, acc1, acc2, acc3 = warpgroup_mma_wait(0, deps=[acc0, acc1, acc2, acc3])
+    block_barrier()
+    mbarrier.arrive(free.index(last), count=1, pred=blocks > 0)
+    return index, _folded_sums(acc0, acc1, acc2, acc3, cfg)
+
+
+@gluon.jit
+def _folded_sums(acc0, acc1, acc2, acc3, cfg: gl.constexpr):
+    """Of the four accumulators of a folded product, the columns that count: [64, batch_tile], all columns alike."""
+    LS: gl.constexpr = cfg.sums_layout
+    which = gl.arange(0, 4, layout=gl.SliceLayout(0, LS))[None, :]
+    low = gl.where(which == 0, column_sums(acc0, LS), column_sums(acc1, LS))
+    high = gl.where(which == 2, column_sums(acc2, LS), column_sums(acc3, LS))
+    sums = gl.sum(gl.where(which < 2, low, high), 1)[:, None]
+    return gl.broadcast(sums, which * 0.0)[0]
+
+
+@gluon.jit
+def begin_row(ring, full, slot_trace, index, activations, cfg: gl.constexpr):
+    """Issues a folded product of one tile, two slots. -> (next slot index, four accumulators to pass to finish_row)."""
+    S: gl.constexpr = cfg.slots
+    columns = activations.index(fresh_zero()).permute((1, 0))
+    zero = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
+    if cfg.trace:
+        stamp(slot_trace + index * 4)
+    mbarrier.wait(full.index(index % S), (index // S) & 1)
+    if cfg.trace:
+        stamp(slot_trace + index * 4 + 1)
+    slot = ring.index(index % S)
+    acc0 = warpgroup_mma(slot.slice(0, 64), columns, zero, is_async=True)
+    acc1 = warpgroup_mma(slot.slice(64, 64), columns, zero, is_async=True)
+    index += 1
+    if cfg.trace:
+        stamp(slot_trace + index * 4)
+    mbarrier.wait(full.index(index % S), (index // S) & 1)
+    if cfg.trace:
+        stamp(slot_trace + index * 4 + 1)
+    slot = ring.index(index % S)
+    acc2 = warpgroup_mma(slot.slice(0, 64), columns, zero, is_async=True)
+    acc3 = warpgroup_mma(slot.slice(64, 64), columns, zero, is_async=True)
+    return index + 1, acc0, acc1, acc2, acc3
+
+
+@gluon.jit
+def finish_row(free, index, acc0, acc1, acc2, acc3, PENDING: gl.constexpr, cfg: gl.constexpr):
+    """Waits for a row that begin_row began, whose slots are the two before `index`, PENDING products having been issued
+    since. -> sums [64, batch_tile]."""
+    S: gl.constexpr = cfg.slots
+    acc0, acc1, acc2, acc3 = warpgroup_mma_wait(PENDING, deps=[acc0, acc1, acc2, acc3])
+    block_barrier()
+    mbarrier.arrive(free.index((index + S - 2) % S), count=1)
+    mbarrier.arrive(free.index((index + S - 1) % S), count=1)
+    return _folded_sums(acc0, acc1, acc2, acc3, cfg)
+
+
+@gluon.jit
+def part_product(ring, full, free, slot_trace, index, acc, activations, k_begin, k_end, cfg: gl.constexpr):
+    """Goes on with a product of one row of blocks: columns [k_begin, k_end), which are ready.
+
+    -> (next slot index, accumulator [64, columns]). The last slot is not waited for: end_product does that.
+    """
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
-    acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
-    for k in range(0, blocks, SB):
+    for k in range(k_begin, k_end, SB):
         s = index % S
         if cfg.trace:
             stamp(slot_trace + index * 4)
@@ -119,7 +261,15 @@ def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: g
         block_barrier()
         mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
         index += 1
+    return index, acc
+
+
+@gluon.jit
+def end_product(free, index, acc, blocks, cfg: gl.constexpr):
+    """-> the sums [64, batch_tile] of a product of `blocks` blocks."""
+    S: gl.constexpr = cfg.slots
+    LS: gl.constexpr = cfg.sums_layout
     acc = warpgroup_mma_wait(0, deps=[acc])
     block_barrier()
     mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
-    return index, acc
+    return column_sums(acc, LS)

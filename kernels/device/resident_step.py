@@ -44,7 +44,7 @@ DEVICE_NS = gl.constexpr(2000000000)  # what programs grant each other, as in gr
 
 @gluon.jit
 def consumer(
-    ring, full, free, slot_trace, decided, taken, decision, activations, queries, weights, table, pid,
+    ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights, table, pid,
     layers, steps, number,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
@@ -59,7 +59,7 @@ def consumer(
         wait(gates + CHOSEN, number + step, error)
         epoch = gl.load(state, volatile=True)
         index = run_layers(
-            ring, full, free, slot_trace, index, activations, queries, weights, table, pid, layers, epoch,
+            ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
             residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
             norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
             ids, last_tokens, positions, table_of, tables, max_pages,
@@ -118,7 +118,7 @@ def fetched(
 
 @gluon.jit
 def producer(
-    desc, ring, full, free, decided, taken, decision, table, pid, layers, steps, number,
+    desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
     gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
@@ -128,7 +128,7 @@ def producer(
     while (step < steps) & (decides != LEAVE):
         # Positions may be the last step's still: they are only used to ask for lines that may be read soon.
         index = stream_layers(
-            desc, ring, full, free, index, table, layers,
+            desc, packed, ring, full, free, begun, index, table, layers, step * layers,
             qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
             cfg,
         )  # fmt: skip
@@ -142,7 +142,7 @@ def producer(
         block_barrier()
         mbarrier.arrive(decided, count=1)
         if decides == DENSE:
-            index = stream_head(desc, ring, full, free, index, table, cfg)
+            index = stream_head(desc, packed, ring, full, free, begun, index, table, cfg)
         step += 1
 
 
@@ -150,7 +150,7 @@ def producer(
     do_not_specialize=["layers", "steps", "max_pages", "sparse_limit", "watchdog_us", "spare_table", "offset_stride"]
 )
 def resident_step(
-    desc, schedule, layers, steps,
+    desc, packed, schedule, layers, steps,
     state, residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace, slot_traces,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
@@ -179,21 +179,24 @@ def resident_step(
     free = gl.allocate_shared_memory(gl.int64, [S, 1], mbarrier.MBarrierLayout())
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     taken = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    begun = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(S):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
     mbarrier.init(decided, count=1)
     mbarrier.init(taken, count=1)
+    mbarrier.init(begun.index(0), count=1)
+    mbarrier.init(begun.index(1), count=1)
     fence_async_shared()
     gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, taken, decision, activations, queries, weights, table, pid,
-                    layers, steps, number,
+        (consumer, (ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights,
+                    table, pid, layers, steps, number,
                     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
                     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
                     ids, last_tokens, positions, table_of, tables, max_pages,
                     mask, constrained, temperatures, seeds, offsets, logits,
                     best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride, cfg)),
-        (producer, (desc, ring, full, free, decided, taken, decision, table, pid, layers, steps, number,
+        (producer, (desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
                     gates, error, host_ns, word, inbox_mask, inbox_seeds,
                     mask, constrained, seeds, sparse_limit,
                     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,

@@ -33,7 +33,8 @@ def test_compiles_for_hopper(batch: int, options: list[str]) -> None:
 def test_a_derived_number_is_part_of_the_cache_key() -> None:
     sizes = StepSizes(Schedule.build(SMALL, 1, 8))
     assert sizes.cache_key == StepSizes(Schedule.build(SMALL, 1, 8)).cache_key
-    assert sizes.cache_key != StepSizes(Schedule.build(SMALL, 1, 8), flight_bytes=32768).cache_key
+    for other in ({"flight_bytes": 32768}, {"waiting_bytes": 16384}, {"ahead": 0}, {"trace": True}):
+        assert sizes.cache_key != StepSizes(Schedule.build(SMALL, 1, 8), **other).cache_key
     assert f"'slots': {sizes.slots}" in sizes.cache_key
 
 

@@ -1,0 +1,94 @@
+"""Values that carry a flag: a float32 and the number of the layer that wrote it, stored and loaded as one 64-bit word.
+
+Who needs such values polls the values themselves. That takes one trip to L2 where a counter takes three: the writer's
+fence, the counter, then the values. 64 aligned bits are read and written as one, so a right flag means a right value,
+without any order between different words. Flags grow from layer to layer and are never 0.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+def _poll(words: int) -> str:
+    """PTX that loads `words` words until all their flags are right. Operands, `words` of each: values, pointers, of
+    which every eighth is used, flags, pointers to the error; of the latter two all are the same."""
+    flag, error = f"${2 * words}", f"${3 * words}"
+    lines = [
+        f"ld.relaxed.gpu.global.v2.b64 {{a{word}, a{word + 1}}}, [${words + word // 8 * 8} + {word % 8 * 8}];"
+        for word in range(0, words, 2)
+    ]
+    for word in range(words):
+        lines.append(f"mov.b64 {{${word}, f}}, a{word};")
+        lines.append(f"setp.ne.or.u32 p, f, {flag}, p;" if word else f"setp.ne.u32 p, f, {flag};")
+    loads = "\n".join(lines)
+    return f"""{{
+        .reg .pred p; .reg .b64 a<{words}>; .reg .u32 f, n, e; .reg .u64 start, now;
+        mov.u32 n, 0;
+        mov.u64 start, 0;
+    SPIN:
+        {loads}
+        @!p bra DONE;
+        add.u32 n, n, 1;
+        and.b32 e, n, 255;
+        setp.ne.u32 p, e, 0;
+        @p bra SPIN;
+        ld.volatile.global.u32 e, [{error}];
+        setp.ne.u32 p, e, 0;
+        @p bra DONE;
+        mov.u64 now, %globaltimer;
+        setp.eq.u64 p, start, 0;
+        @p mov.u64 start, now;
+        sub.u64 now, now, start;
+        setp.lt.u64 p, now, 2000000000;
+        @p bra SPIN;
+        mov.u32 e, 1;
+        st.volatile.global.u32 [{error}], e;
+    DONE:
+    }}"""
+
+
+def _operands(words: int) -> str:
+    return ",".join(["=&r"] * words + ["l"] * words + ["r"] * words + ["l"] * words)
+
+
+POLL_8, OPERANDS_8 = gl.constexpr(_poll(8)), gl.constexpr(_operands(8))
+POLL_16, OPERANDS_16 = gl.constexpr(_poll(16)), gl.constexpr(_operands(16))
+
+
+@gluon.jit
+def put_flagged(place, value, flag, wanted):
+    """value, a tensor of float32, with `flag` to place, a tensor of pointers to 64 bits."""
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred p; .reg .b64 both;
+        setp.ne.s32 p, $4, 0;
+        mov.b64 both, {$2, $3};
+        @p st.relaxed.gpu.global.b64 [$1], both;
+        mov.u32 $0, 0;
+    }""",
+        "=r,l,r,r,r",
+        [place, value.to(gl.int32, bitcast=True), flag, wanted.to(gl.int32)],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def flagged_values(place, flag, error, WORDS: gl.constexpr):
+    """The float32 at place, once all of a thread's carry `flag`.
+
+    A tensor of pointers to 64 bits, of which every thread has WORDS, 8 or 16, eight at a time adjoining. Two seconds of
+    waiting, or an error elsewhere, set *error and end the wait.
+    """
+    if WORDS == 16:
+        words = gl.inline_asm_elementwise(
+            POLL_16, OPERANDS_16, [place, flag, error.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=16
+        )
+    else:
+        words = gl.inline_asm_elementwise(
+            POLL_8, OPERANDS_8, [place, flag, error.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=8
+        )
+    return words.to(gl.float32, bitcast=True)
