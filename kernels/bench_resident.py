@@ -94,7 +94,8 @@ def _free_running(kernel: ResidentKernel, step: StepInput, masks: HostMasks) -> 
     for _ in range(3):
         kernel.load(step, spare_table=len(step.tables) - 1)
         with ResidentLoop(kernel, steps=STEPS, watchdog=PATIENCE) as loop:
-            masks.fill(0, None, loop.mask, loop.rows)
+            masks.fill(0, None, loop.mask)
+            loop.rows[:] = MASKED
             begin = time.perf_counter()
             loop.grant(STEPS)
             for _ in range(STEPS):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from structgen.kernels.mailbox import MASKED, Rows
+from structgen.kernels.mailbox import Rows
 
 
 class HostMasks:
@@ -23,13 +23,12 @@ class HostMasks:
         self._pool: Rows = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
         self.seconds = seconds
 
-    def fill(self, step: int, tokens: Sequence[int] | Rows | None, mask: Rows, kinds: Rows) -> None:
-        """mask [batch, words] and kinds [batch] of a step; `tokens` are those of the step before."""
+    def fill(self, step: int, tokens: Sequence[int] | Rows | None, mask: Rows) -> None:
+        """mask [batch, words] of a step; `tokens` are those of the step before."""
         if self.seconds:
             until = time.perf_counter() + self.seconds
             while time.perf_counter() < until:
                 pass
-        for row in range(len(kinds)):
+        for row in range(len(mask)):
             last = 0 if tokens is None else int(tokens[row])
             mask[row] = self._pool[(last * 7 + step + row) % len(self._pool)]
-        kinds[:] = MASKED

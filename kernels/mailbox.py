@@ -35,7 +35,12 @@ class MailboxError(ValueError):
 
 def word_of(granted: int, rows: Rows) -> int:
     """32 bits of steps granted, then two bits a row; the highest bit is `STOP`. Written in one piece."""
-    return granted % _NUMBERS | sum(int(kind) << (32 + 2 * row) for row, kind in enumerate(rows))
+    word = granted % _NUMBERS
+    for row, kind in enumerate(rows.tolist()):
+        if not FREE <= kind <= ENDED:
+            raise MailboxError(f"rows are {FREE}, {MASKED} or {ENDED}, not {rows.tolist()}")
+        word |= kind << (32 + 2 * row)
+    return word
 
 
 class Mailbox:
@@ -67,7 +72,7 @@ class Mailbox:
         """Before a loop is launched whose first step has this number."""
         self.first = self.granted = self.taken = number
         self._stopped = False
-        self._word[0] = word_of(number, self.rows)
+        self._word[0] = number % _NUMBERS
         self._outbox[:] = (number % _NUMBERS) << 32
 
     @property
@@ -81,10 +86,9 @@ class Mailbox:
             raise MailboxError(f"{self.granted - self.taken} steps are granted whose tokens have not been taken")
         if self.granted + steps - self.first > self.slots:
             raise MailboxError(f"the loop has {self.slots} steps in all")
-        if not np.isin(self.rows, (FREE, MASKED, ENDED)).all():
-            raise MailboxError(f"rows are {FREE}, {MASKED} or {ENDED}, not {self.rows.tolist()}")
+        word = word_of(self.granted + steps, self.rows)
         self.granted += steps
-        self._word[0] = word_of(self.granted, self.rows) | STOP * self._stopped
+        self._word[0] = word | STOP * self._stopped
 
     def stop(self) -> None:
         self._stopped = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from enum import IntEnum
+from select import select
 from types import TracebackType
 from typing import Protocol
 
@@ -111,7 +112,7 @@ class ResidentLoop:
                     break
                 if left:
                     raise LoopLeft(self._why())
-            time.sleep(0)
+            let_others_run()
         return tokens
 
     def stop(self) -> None:
@@ -125,7 +126,7 @@ class ResidentLoop:
         while not self._left():
             if time.perf_counter() > deadline:
                 raise LoopTimeout("the device does not leave the loop")
-            time.sleep(0)
+            let_others_run()
         assert self.verdict is not None
         return self.verdict
 
@@ -142,3 +143,8 @@ class ResidentLoop:
         }
         assert self.verdict is not None
         return f"the loop was left before step {self._mailbox.taken}: {reasons.get(self.verdict, BROKEN)}"
+
+
+def let_others_run() -> None:
+    """Give up the interpreter's lock for a moment. time.sleep(0) would take 60 microseconds, a timer's slack."""
+    select((), (), (), 0)

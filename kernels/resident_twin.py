@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from structgen.kernels.mailbox import ENDED, FREE, NOTHING_CHOSEN, STOP, Mailbox
-from structgen.kernels.resident import Verdict
+from structgen.kernels.resident import Verdict, let_others_run
 
 _NUMBERS = 1 << 32
 
@@ -83,7 +83,7 @@ class SimulatedDevice:
             if 0 < (word - self._number) % _NUMBERS < _NUMBERS // 2:
                 self._kinds = word >> 32
                 return Verdict.DONE
-            time.sleep(0)
+            let_others_run()
         return Verdict.HOST_LATE
 
     def _choose(self, row: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, Decoder, StepInput
 from structgen.kernels.host_masks import HostMasks
-from structgen.kernels.mailbox import FREE, Rows
+from structgen.kernels.mailbox import FREE, MASKED, Rows
 from structgen.kernels.masked_sampling_reference import gumbel_noise
 from structgen.kernels.resident import ResidentLoop
 from structgen.kernels.resident_kernel import ResidentKernel
@@ -35,17 +35,16 @@ class Staged:
         batch, words = step.mask.shape
         self.host = torch.zeros(HEADER + batch * words * 4, dtype=torch.uint8, pin_memory=True)
         self.device = torch.zeros_like(self.host, device=step.ids.device)
-        self.offsets, self.positions, self.kinds, self.mask = _views(self.host, batch)
-        offsets, positions, kinds, mask = _views(self.device, batch)
+        self.offsets, self.positions, self.mask = _views(self.host, batch)
+        offsets, positions, mask = _views(self.device, batch)
         self.step = replace(
             step,
             offsets=offsets,
             positions=positions,
-            constrained=kinds.view(torch.int8)[::4].contiguous(),
+            constrained=torch.ones(batch, dtype=torch.int8, device=step.ids.device),
             mask=mask,
             last_tokens=step.last_tokens.clone(),
         )
-        self.step.constrained.fill_(1)
         self._first = step
 
     def begin(self) -> None:
@@ -63,11 +62,10 @@ class Staged:
         self.device[begin:end].copy_(self.host[begin:end], non_blocking=True)
 
 
-def _views(buffer: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _views(buffer: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
     return (
         buffer[:64].view(torch.int64)[:batch],
         buffer[64:96].view(torch.int32)[:batch],
-        buffer[96:128].view(torch.int32)[:batch],
         buffer[HEADER:].view(torch.int32).view(batch, -1),
     )
 
@@ -99,7 +97,7 @@ class OneByOne:
         for step in range(steps):
             if self._split:
                 self._before()
-            masks.fill(step, tokens, staged.mask.numpy(), staged.kinds.numpy())
+            masks.fill(step, tokens, staged.mask.numpy())
             self._after()
             self._done.record()
             spin(self._done.query)
@@ -139,7 +137,8 @@ class LateMasks:
         for step in range(steps):
             box.begin(number + step)
             self._launch()
-            masks.fill(step, tokens, box.mask, box.rows)
+            masks.fill(step, tokens, box.mask)
+            box.rows[:] = MASKED
             box.grant()
             tokens = spin(box.poll)
             found.append(tokens.tolist())
@@ -160,7 +159,8 @@ class Resident:
         self._kernel.mailbox.seeds[:] = self._step.seeds.cpu().numpy()
         with ResidentLoop(self._kernel, steps=steps, watchdog=PATIENCE) as loop:
             for step in range(steps):
-                masks.fill(step, tokens, loop.mask, loop.rows)
+                masks.fill(step, tokens, loop.mask)
+                loop.rows[:] = MASKED
                 loop.grant()
                 tokens = loop.next_tokens(PATIENCE)
                 found.append(tokens.tolist())
@@ -174,7 +174,7 @@ def differences(decoder: Decoder, step: StepInput, masks: HostMasks, found: list
     staged.begin()
     before, other, wrong = None, 0, 0
     for number, tokens in enumerate(found):
-        masks.fill(number, before, staged.mask.numpy(), staged.kinds.numpy())
+        masks.fill(number, before, staged.mask.numpy())
         staged.send(0, None)
         decoder.launch(staged.step, RUN_LAYERS | RUN_HEAD | USE_MASK | KEEP_LOGITS)
         best = decoder.tokens.tolist()

@@ -26,7 +26,8 @@ FREE, MASKED, ENDED = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)  # rows,
 
 @gluon.jit
 def await_word(word, target, verdict, error, nanoseconds):
-    """One lane polls the host's word: 32 bits of steps granted, two bits for each row, and stop, the highest bit.
+    """One lane polls the host's word: 32 bits of steps granted, two bits for each row, and stop, the highest bit. After
+    `nanoseconds` without it the verdict is HOST_LATE.
 
     It writes the verdict and the rows' bits: were all programs to ask the host for them, they would be served in turn.
     """
@@ -75,50 +76,59 @@ def await_word(word, target, verdict, error, nanoseconds):
 
 
 @gluon.jit
-def wait_in_warp(counter, target, error, nanoseconds, pause):
-    """As grid_sync.wait, in a partition of one warp, with a deadline of its own; `pause` ns between polls.
+def wait_in_warp(counter, target, error, nanoseconds, gives_up):
+    """As grid_sync.wait, in a partition of one warp and with a deadline of its own, which is no error unless one
+    `gives_up` then. -> 1 when all have arrived, else 0.
 
     The polls are relaxed: acquiring drops the L1 lines of everybody on the processor, so only the last one does.
     """
-    gl.inline_asm_elementwise(
+    arrived = gl.inline_asm_elementwise(
         """{
-        .reg .pred p, q; .reg .u32 t, v, n, e; .reg .u64 start, now;
+        .reg .pred p, q; .reg .u32 t, v, n, e, all; .reg .u64 start, now;
         mov.u32 t, %laneid;
         setp.ne.u32 p, t, 0;
         @p bra DONE;
         mov.u32 n, 0;
+        mov.u32 all, 1;
         mov.u64 start, %globaltimer;
     SPIN:
         ld.relaxed.gpu.global.u32 v, [$1];
         sub.u32 v, v, $2;
         setp.ge.s32 q, v, 0;
         @q bra SEEN;
-        nanosleep.u32 $5;
+        nanosleep.u32 20;
+        mov.u64 now, %globaltimer;
+        sub.u64 now, now, start;
+        setp.ge.u64 q, now, $4;
+        @q bra LATE;
         add.u32 n, n, 1;
-        and.b32 e, n, 63;
+        and.b32 e, n, 15;
         setp.ne.u32 q, e, 0;
         @q bra SPIN;
         ld.volatile.global.u32 e, [$3];
-        setp.ne.u32 q, e, 0;
-        @q bra SEEN;
-        mov.u64 now, %globaltimer;
-        sub.u64 now, now, start;
-        setp.lt.u64 q, now, $4;
+        setp.eq.u32 q, e, 0;
         @q bra SPIN;
+        mov.u32 all, 0;
+        bra SEEN;
+    LATE:
+        mov.u32 all, 0;
+        setp.eq.u32 q, $5, 0;
+        @q bra SEEN;
         mov.u32 e, 1;
         st.volatile.global.u32 [$3], e;
     SEEN:
         fence.acq_rel.gpu;
     DONE:
-        mov.u32 $0, 0;
+        shfl.sync.idx.b32 $0, all, 0, 31, -1;
     }""",
         "=r,l,r,l,l,r",
-        [counter, target, error, nanoseconds, pause],
+        [counter, target, error, nanoseconds, gives_up],
         dtype=gl.int32,
         is_pure=False,
         pack=1,
     )
     block_barrier()
+    return arrived
 
 
 @gluon.jit
@@ -173,7 +183,7 @@ def fetch(inbox_mask, inbox_seeds, mask, constrained, seeds, gates, pid, cfg: gl
 
 
 @gluon.jit
-def advance(positions, table_of, offsets, constrained, gates, spare_table, stride, cfg: gl.constexpr):
+def advance(positions, table_of, offsets, constrained, spare_table, stride, cfg: gl.constexpr):
     """What the next step reads. A row that has ended goes on as a first token on a spare page."""
     row = gl.arange(0, 128, layout=cfg.clear_layout)
     wanted = row < cfg.batch

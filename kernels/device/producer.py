@@ -14,11 +14,11 @@ from structgen.kernels.device.step_parts import RUN_HEAD, RUN_LAYERS, field
 
 @gluon.jit
 def stream_layers(
-    desc, packed, ring, full, free, begun, index, table, layers, ran,
+    desc, packed, ring, full, free, begun, index, table, since, until, ran,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """The weights of a pass, after `ran` layers of earlier ones in this launch. -> the next slot number."""
+    """Layers [since, until) of a pass, after `ran` layers of earlier ones in this launch. -> the next slot number."""
     H: gl.constexpr = cfg.schedule.shape.hidden
     D: gl.constexpr = cfg.schedule.shape.head_dim
     B: gl.constexpr = cfg.batch
@@ -44,7 +44,7 @@ def stream_layers(
     rows = field(table, "output_row_end", cfg) - field(table, "output_row_begin", cfg)
     second = rows * (field(table, "output_k_end", cfg) - field(table, "output_k_begin", cfg)) // SB
     early, late = gl.maximum(S, first), S + first + second
-    for layer in range(layers):
+    for layer in range(since, until):
         cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
         prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
         prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
@@ -81,7 +81,7 @@ def producer(
     index = 0
     if (mode & RUN_LAYERS) != 0:
         index = stream_layers(
-            desc, packed, ring, full, free, begun, index, table, layers, 0,
+            desc, packed, ring, full, free, begun, index, table, 0, layers, 0,
             qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
             cfg,
         )  # fmt: skip

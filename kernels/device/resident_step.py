@@ -1,11 +1,9 @@
 """The resident loop: the decode step's kernel, run for many tokens in one launch, with a word from the host for each.
 
-The producer, who comes to the head first, brings the masks and decides what the head reads. It streams the next step's
-weights while the last program chooses the tokens. Everybody leaves at the head of a step: when the host says stop or
-says nothing for too long, or when a program has given up on another one (see grid_sync.wait).
-
-Nobody polls anything while layers run: with a warp of its own in each program that waited for the host, at a poll in
-half a microsecond, a step took 0.08 ms longer, since fences wait for every load that is under way.
+The producer, who comes to the head first, brings the masks and decides what the head reads. It looks for them before
+the last layer, when the ring is full, and waits for them after it. It streams the next step's weights while the last
+program chooses the tokens. Everybody leaves at the head of a step: when the host says stop or says nothing for too
+long, or when a program has given up on another one (see grid_sync.wait).
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from structgen.kernels.device.mailbox import (
     FETCHED,
     GO,
     GRANTED,
+    HOST_LATE,
     VERDICT,
     advance,
     arrive_from_warp,
@@ -40,6 +39,7 @@ from structgen.kernels.device.triton_names import block_barrier
 WHOLE_STEP = gl.constexpr(RUN_LAYERS.value | RUN_HEAD.value | USE_MASK.value)
 DENSE, SPARSE, LEAVE = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)  # decisions
 DEVICE_NS = gl.constexpr(2000000000)  # what programs grant each other, as in grid_sync.wait
+LOOK_NS = gl.constexpr(3000)  # what a look whether the masks are there costs at most: less than the ring has in store
 
 
 @gluon.jit
@@ -83,7 +83,7 @@ def consumer(
             if decided_on != LEAVE:
                 choose(best_scores, best_tokens, tokens, last_tokens, lanes, NP, cfg.programs_padded, cfg)
                 if step + 1 < steps:
-                    advance(positions, table_of, offsets, constrained, gates, spare_table, offset_stride, cfg)
+                    advance(positions, table_of, offsets, constrained, spare_table, offset_stride, cfg)
             gl.store(gates + ALLOWED, 0)
             gl.store(state, epoch + 1)
             gl.store(state + 1, launches + 1)
@@ -96,24 +96,24 @@ def consumer(
 
 @gluon.jit
 def fetched(
-    pid, now, gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
-    cfg: gl.constexpr,
+    pid, now, gates, error, word, word_ns, grant_ns, last: gl.constexpr,
+    inbox_mask, inbox_seeds, mask, constrained, seeds, cfg: gl.constexpr,
 ):  # fmt: skip
-    """When the host's word and the masks of step number `now` are there: what all programs do at its head."""
-    NP: gl.constexpr = cfg.schedule.programs
+    """Fetch the masks of step number `now` when the host's word comes in time, or say that all leave if it does not.
+
+    -> 0 when it has not come; then nothing has happened, unless this was the `last` look (1, else 0).
+    """
     if pid == 0:
-        wait_in_warp(gates + CHOSEN, now, error, DEVICE_NS, 50)  # until then the last masks may be in use
-        await_word(word, now + 1, gates + VERDICT, error, host_ns)
-        arrive_from_warp(gates + GRANTED)
-    else:
-        wait_in_warp(gates + GRANTED, now + 1, error, host_ns + DEVICE_NS, 50)
-    if gl.load(gates + VERDICT, volatile=True) == GO:
-        fetch(inbox_mask, inbox_seeds, mask, constrained, seeds, gates, pid, cfg)
-    arrive_from_warp(gates + FETCHED)
-    wait_in_warp(gates + FETCHED, (now + 1) * NP, error, DEVICE_NS, 20)
-    allowed = gl.load(gates + ALLOWED, volatile=True)
-    verdict = gl.load(gates + VERDICT, volatile=True) | gl.load(error, volatile=True)
-    return gl.where(verdict != GO, LEAVE, gl.where(allowed <= sparse_limit, SPARSE, DENSE))
+        wait_in_warp(gates + CHOSEN, now, error, DEVICE_NS, 1)  # until then the last masks may be in use
+        await_word(word, now + 1, gates + VERDICT, error, word_ns)
+        if (gl.load(gates + VERDICT, volatile=True) != HOST_LATE) | (last != 0):
+            arrive_from_warp(gates + GRANTED)
+    told = wait_in_warp(gates + GRANTED, now + 1, error, grant_ns, last)
+    if (told != 0) | (last != 0):
+        if gl.load(gates + VERDICT, volatile=True) == GO:
+            fetch(inbox_mask, inbox_seeds, mask, constrained, seeds, gates, pid, cfg)
+        arrive_from_warp(gates + FETCHED)
+    return told
 
 
 @gluon.jit
@@ -124,19 +124,29 @@ def producer(
     cfg: gl.constexpr,
 ):  # fmt: skip
     H: gl.constexpr = cfg.schedule.shape.hidden
+    NP: gl.constexpr = cfg.schedule.programs
     index, step, decides = 0, 0, 0
     while (step < steps) & (decides != LEAVE):
-        # Positions may be the last step's still: they are only used to ask for lines that may be read soon.
-        index = stream_layers(
-            desc, packed, ring, full, free, begun, index, table, layers, step * layers,
-            qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
-            cfg,
-        )  # fmt: skip
+        now = number + step
+        told = 0
+        for part in gl.static_range(2):
+            # Positions may be the last step's still: they are only used to ask for lines that may be read soon.
+            index = stream_layers(
+                desc, packed, ring, full, free, begun, index, table,
+                part * (layers - 1), layers - 1 + part, step * layers,
+                qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+                cfg,
+            )  # fmt: skip
+            if told == 0:
+                told = fetched(
+                    pid, now, gates, error, word, part * host_ns, LOOK_NS + part * (host_ns + DEVICE_NS), part,
+                    inbox_mask, inbox_seeds, mask, constrained, seeds, cfg,
+                )  # fmt: skip
         prefetch_lines(norms + layers * (2 * H), 1, 0, H, cfg)
-        decides = fetched(
-            pid, number + step, gates, error, host_ns, word, inbox_mask, inbox_seeds,
-            mask, constrained, seeds, sparse_limit, cfg,
-        )  # fmt: skip
+        wait_in_warp(gates + FETCHED, (now + 1) * NP, error, host_ns + 2 * DEVICE_NS, 1)
+        allowed = gl.load(gates + ALLOWED, volatile=True)
+        verdict = gl.load(gates + VERDICT, volatile=True) | gl.load(error, volatile=True)
+        decides = gl.where(verdict != GO, LEAVE, gl.where(allowed <= sparse_limit, SPARSE, DENSE))
         mbarrier.wait(taken, (step & 1) ^ 1)
         gl.store(decision, decides)
         block_barrier()
