@@ -13,7 +13,7 @@ from select import select
 from types import TracebackType
 from typing import Protocol
 
-from structgen.kernels.mailbox import Mailbox, Rows
+from structgen.kernels.mailbox import MASKED, Mailbox, Rows
 
 GRACE = 5.0  # seconds, at least, that the device has for leaving once it must
 BROKEN = "a program of the kernel waited too long for another one"
@@ -71,13 +71,14 @@ class ResidentLoop:
     """
 
     def __init__(self, device: LoopDevice, *, steps: int, watchdog: float = 2.0) -> None:
-        """Launches the loop: the layers of its first step run while its masks are made."""
+        """Launches the loop: its first layers run while the masks are made. Until then nothing is allowed."""
         mailbox = device.mailbox
         if not 1 <= steps <= mailbox.slots:
             raise ValueError(f"a loop of {steps} steps; the mailbox has room for 1 to {mailbox.slots}")
         self._device, self._mailbox, self._watchdog = device, mailbox, watchdog
         self.mask, self.rows, self.seeds = mailbox.mask, mailbox.rows, mailbox.seeds
         self.verdict: Verdict | None = None  # once it is left
+        self.rows[:], self.mask[:] = MASKED, 0
         mailbox.begin(device.number())
         device.launch(steps, watchdog)
 

@@ -31,9 +31,9 @@ class Faults:
 class SimulatedDevice:
     """A LoopDevice. `history[row]` are the tokens of a row so far."""
 
-    def __init__(self, *, batch: int, vocab_size: int, slots: int, layer_seconds: float = 0.0) -> None:
+    def __init__(self, *, batch: int, vocab_size: int, slots: int) -> None:
         self.mailbox = Mailbox(batch=batch, words=-(-vocab_size // 32), slots=slots, pinned=False)
-        self.vocab_size, self.layer_seconds = vocab_size, layer_seconds
+        self.vocab_size = vocab_size
         self.faults = Faults()
         self.history: list[list[int]] = [[] for _ in range(batch)]
         self._number = 0
@@ -62,7 +62,6 @@ class SimulatedDevice:
                 self.faults.released.wait()
                 self._verdict = Verdict.STOPPED
                 return
-            time.sleep(self.layer_seconds)
             self._verdict = Verdict.BROKEN if step == self.faults.breaks_at else self._word(watchdog)
             self._number = (self._number + 1) % _NUMBERS
             if self._verdict is not Verdict.DONE:

@@ -61,6 +61,14 @@ def test_numbers_go_on_from_one_loop_to_the_next_and_stale_words_are_not_taken()
     assert found == expected(15, 2)
 
 
+def test_a_loop_begins_with_nothing_allowed() -> None:
+    one = device()
+    one.mailbox.mask[:], one.mailbox.rows[:] = -1, FREE  # as the loop before may have left them
+    with ResidentLoop(one, steps=1, watchdog=WAIT) as loop:
+        loop.grant()
+        assert loop.next_tokens(WAIT).tolist() == [NOTHING_CHOSEN] * 2
+
+
 def test_numbers_wrap_around() -> None:
     one = device()
     one._number = (1 << 32) - 3
