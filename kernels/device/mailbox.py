@@ -26,21 +26,20 @@ FREE, MASKED, ENDED = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)  # rows,
 
 @gluon.jit
 def await_word(word, target, verdict, error, nanoseconds):
-    """One lane polls the host's word: 32 bits of steps granted, two bits for each row, and stop, the highest bit. After
-    `nanoseconds` without it the verdict is HOST_LATE.
+    """Polls the host's word: 32 bits of steps granted, two bits for each row, and stop, the highest bit. After
+    `nanoseconds` without it the verdict is HOST_LATE. The warp's lanes poll and leave together (see grid_sync.wait).
 
     It writes the verdict and the rows' bits: were all programs to ask the host for them, they would be served in turn.
     """
     gl.inline_asm_elementwise(
         """{
-        .reg .pred p, q; .reg .u32 t, v, s, e; .reg .u64 w, start, now;
-        mov.u32 t, %laneid;
-        setp.ne.u32 p, t, 0;
-        @p bra DONE;
+        .reg .pred q; .reg .u32 v, s, e; .reg .u64 w, start, now;
         mov.u64 start, %globaltimer;
     SPIN:
         ld.relaxed.sys.global.u64 w, [$1];
         mov.b64 {v, s}, w;
+        shfl.sync.idx.b32 v, v, 0, 31, -1;
+        shfl.sync.idx.b32 s, s, 0, 31, -1;
         mov.u32 e, 1;
         setp.lt.s32 q, s, 0;
         @q bra TOLD;
@@ -51,11 +50,13 @@ def await_word(word, target, verdict, error, nanoseconds):
         ld.volatile.global.u32 v, [$4];
         mov.u32 e, 3;
         setp.ne.u32 q, v, 0;
+        vote.sync.any.pred q, q, -1;
         @q bra TOLD;
         mov.u32 e, 2;
         mov.u64 now, %globaltimer;
         sub.u64 now, now, start;
         setp.ge.u64 q, now, $5;
+        vote.sync.any.pred q, q, -1;
         @q bra TOLD;
         nanosleep.u32 100;
         bra SPIN;
@@ -63,7 +64,6 @@ def await_word(word, target, verdict, error, nanoseconds):
         fence.acq_rel.sys;
         st.volatile.global.u32 [$3], e;
         st.volatile.global.u32 [$3+4], s;
-    DONE:
         mov.u32 $0, 0;
     }""",
         "=r,l,r,l,l,l",
@@ -84,10 +84,7 @@ def wait_in_warp(counter, target, error, nanoseconds, gives_up):
     """
     arrived = gl.inline_asm_elementwise(
         """{
-        .reg .pred p, q; .reg .u32 t, v, n, e, all; .reg .u64 start, now;
-        mov.u32 t, %laneid;
-        setp.ne.u32 p, t, 0;
-        @p bra DONE;
+        .reg .pred q; .reg .u32 v, n, e, all; .reg .u64 start, now;
         mov.u32 n, 0;
         mov.u32 all, 1;
         mov.u64 start, %globaltimer;
@@ -95,11 +92,13 @@ def wait_in_warp(counter, target, error, nanoseconds, gives_up):
         ld.relaxed.gpu.global.u32 v, [$1];
         sub.u32 v, v, $2;
         setp.ge.s32 q, v, 0;
+        vote.sync.all.pred q, q, -1;
         @q bra SEEN;
         nanosleep.u32 20;
         mov.u64 now, %globaltimer;
         sub.u64 now, now, start;
         setp.ge.u64 q, now, $4;
+        vote.sync.any.pred q, q, -1;
         @q bra LATE;
         add.u32 n, n, 1;
         and.b32 e, n, 15;
@@ -107,6 +106,7 @@ def wait_in_warp(counter, target, error, nanoseconds, gives_up):
         @q bra SPIN;
         ld.volatile.global.u32 e, [$3];
         setp.eq.u32 q, e, 0;
+        vote.sync.all.pred q, q, -1;
         @q bra SPIN;
         mov.u32 all, 0;
         bra SEEN;
@@ -118,8 +118,7 @@ def wait_in_warp(counter, target, error, nanoseconds, gives_up):
         st.volatile.global.u32 [$3], e;
     SEEN:
         fence.acq_rel.gpu;
-    DONE:
-        shfl.sync.idx.b32 $0, all, 0, 31, -1;
+        mov.u32 $0, all;
     }""",
         "=r,l,r,l,l,r",
         [counter, target, error, nanoseconds, gives_up],
