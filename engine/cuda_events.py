@@ -105,7 +105,7 @@ class DeviceClock:
         self._base_time = time.perf_counter()
 
     def spans(self, events: StepEvents) -> list[tuple[str, float, float]]:
-        """The parts of a step that is through. Steps must be asked for one after the other, none left out."""
+        """The parts of a step that is through. Steps are asked for in their order; one that failed is left out."""
         forward = self._at(events.forward_begin), self._at(events.forward_end)
         if not events.samples:
             self._base, events.forward_end = events.forward_end, self._base
