@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections import deque
@@ -12,6 +13,7 @@ import torch
 MARGIN = 150e-6  # seconds before the expected end of a wait: it is watched from then on. A sleep lasts 70e-6 too long
 LEAST_SLEEP = 100e-6  # seconds: longer than a sleep of none
 MOST_WATCHING = 2e-3  # seconds without a pause; an event that is so late may be later still
+WINDOWS = os.name == "nt"
 RECENT = 8  # so many waits are remembered; the shortest of them is what the next is expected to take at least
 
 
@@ -52,9 +54,17 @@ class EventWaiter:
             if now > watched + MOST_WATCHING:
                 time.sleep(0)
             else:
-                select.select((), (), (), 0)
+                _let_others_run()
         self._waits.append(time.perf_counter() - begin)
         return True
+
+
+def _let_others_run() -> None:
+    """For less than a microsecond. Windows refuses to `select` from nothing; its sleep of no time is as short."""
+    if WINDOWS:
+        time.sleep(0)
+    else:
+        select.select((), (), (), 0)
 
 
 def _is_there(event: torch.cuda.Event) -> bool:
@@ -95,7 +105,7 @@ class DeviceClock:
         self._base_time = time.perf_counter()
 
     def spans(self, events: StepEvents) -> list[tuple[str, float, float]]:
-        """The parts of a step that is through. Steps must be asked for one after the other, none left out."""
+        """The parts of a step that is through. Steps are asked for in their order; one that failed is left out."""
         forward = self._at(events.forward_begin), self._at(events.forward_end)
         if not events.samples:
             self._base, events.forward_end = events.forward_end, self._base

@@ -144,6 +144,7 @@ class CudaRunner:
             self._compute.wait_event(device.mask_there)
         with self._on_compute:
             device.events.sample_begin.record(self._compute)
+            self._complete_logits(slot, bucket)
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
             device.events.sampled.record(self._compute)
         device.events.samples = True
@@ -153,6 +154,9 @@ class CudaRunner:
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
         device.arrived.record(self._down)
+
+    def _complete_logits(self, slot: StepSlot, bucket: Bucket) -> None:
+        """What is left to do of the forward pass when the sampling begins: nothing here."""
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
         self._wait_for(slot, seconds)
@@ -256,9 +260,11 @@ class CudaRunner:
     @contextmanager
     def _trying(self, bucket: Bucket) -> Iterator[None]:
         """On the compute stream, with a blank bucket; copies to it come after."""
-        with self._on_compute, self._buckets.blank(bucket):
-            yield
-        self._up.wait_stream(self._compute)
+        try:
+            with self._on_compute, self._buckets.blank(bucket):
+                yield
+        finally:
+            self._up.wait_stream(self._compute)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
@@ -286,11 +292,12 @@ class CudaRunner:
 
     def _bucket(self, slot: int, rows: int, adapted: bool) -> Bucket:
         tables, ready = self._slots[slot].tables, self._buckets.is_ready(slot, rows, adapted)
-        with self._on_compute:
-            bucket = self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
-        if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
-            self._up.wait_stream(self._compute)
-        return bucket
+        try:
+            with self._on_compute:
+                return self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
+        finally:
+            if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
+                self._up.wait_stream(self._compute)
 
     def _pages_that_fit(self) -> int:
         config = self.model.config

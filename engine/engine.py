@@ -95,11 +95,13 @@ class Engine:
             for index in range(self.depth + 1)
         ]
         self._pipeline = Pipeline(slots[: self.depth])
-        self._lifecycle = Lifecycle(runner, self._scheduler, self._adapters, self.metrics, jump_forward=jump_forward)
+        self._filler = MaskFiller(-(-runner.vocab_size // 32))
+        self._lifecycle = Lifecycle(
+            runner, self._scheduler, self._adapters, self.metrics, self._filler, jump_forward=jump_forward
+        )
         self._rescue = Rescue(
             runner, self._pipeline, self._lifecycle, self.metrics, slots[self.depth], seconds=step_seconds
         )
-        self._filler = MaskFiller(-(-runner.vocab_size // 32))
         self._waiting = Waiting(self.trace)
         self._submitted = 0
         self._usual_step = 0.0  # seconds: how long a late mask may hold the others back
@@ -161,9 +163,10 @@ class Engine:
         if slot is not None:
             self._fill(slot)
             self._sample(slot)
-            if self.depth == 1 or self._waiting_pays(slot):
+            waits = self.depth == 1 or self._waiting_pays(slot)
+            if waits:
                 self._commit_sampled()
-            self._launch()
+            self._launch(has_waited=waits)
         return self._lifecycle.take_outputs()
 
     def close(self) -> None:
@@ -248,6 +251,8 @@ class Engine:
                 idle = self.trace.device(self.runner.spans(slot), slot.number)
                 if slot.waited and idle:
                     self._waiting.note(idle)
+            else:
+                self.trace.idle()  # rows have run again since, which is not in the trace
             for planned, pick in zip(slot.rows, picks, strict=True):
                 if planned.void:
                     self.metrics.void_rows += 1
@@ -261,13 +266,13 @@ class Engine:
                 self._lifecycle.settle(sequence)
         self._note_duration()
 
-    def _launch(self) -> None:
+    def _launch(self, *, has_waited: bool = False) -> None:
         for sequence in self._filler.hanging(self._scheduler.running):
             self._lifecycle.fail(sequence, f"the grammar hangs: a mask took more than {GRAMMAR_SECONDS:g} s")
         with self.trace.host("plan", self.metrics.steps + 1):
             plan = self._scheduler.plan()
         if plan is None and self._pipeline.empty and not self._lifecycle.has_news:  # what has ended is told first
-            plan = self._plan_when_a_mask_is_there()
+            plan, has_waited = self._plan_when_a_mask_is_there(), False
         if plan is None:
             if self._pipeline.empty:
                 self.trace.idle()
@@ -277,7 +282,7 @@ class Engine:
         slot = self._pipeline.reserve()
         with self.trace.host("launch", self.metrics.steps):
             slot.stage(plan, self.metrics.steps)
-            slot.waited = self._pipeline.empty
+            slot.waited = has_waited
             self._pipeline.launch(row.sequence for row in plan.rows)
             try:
                 self.runner.launch(slot)

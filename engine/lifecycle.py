@@ -10,12 +10,14 @@ import numpy as np
 from structgen.engine.adapters import AdapterRegistry
 from structgen.engine.jump_predictor import JumpPredictor
 from structgen.engine.logprobs import TokenLogprob
-from structgen.engine.mask_filler import fill_mask
+from structgen.engine.mask_filler import MaskFiller
 from structgen.engine.metrics import Metrics
 from structgen.engine.runner import ModelRunner
 from structgen.engine.sampled import Pick
 from structgen.engine.scheduler import Scheduler
 from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
+
+END_SECONDS = 2e-3  # to find out that a text is at its end; the mask of an end takes some 10 microseconds
 
 
 @dataclass
@@ -40,13 +42,14 @@ class Lifecycle:
         scheduler: Scheduler,
         adapters: AdapterRegistry,
         metrics: Metrics,
+        filler: MaskFiller,
         *,
         jump_forward: bool,
     ) -> None:
         self.live: set[Sequence] = set()
         self._outputs: dict[Sequence, StepOutput] = {}
         self._runner, self._scheduler, self._adapters, self._metrics = runner, scheduler, adapters, metrics
-        self._jump_forward = jump_forward
+        self._filler, self._jump_forward = filler, jump_forward
         self._jumps = JumpPredictor()
         self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
 
@@ -136,13 +139,15 @@ class Lifecycle:
             return False
         before = len(sequence.output_ids)
         try:
-            for token in matcher.forced_tokens():
+            for token in () if _is_busy(sequence) else matcher.forced_tokens():
                 if not sequence.finished and token in params.stop_token_ids:
                     self.finish(sequence, "stop")
                 if sequence.finished or not self._accept_in_time(sequence, matcher, token):
                     break
                 certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
                 self._add(sequence, token, certain)
+                if _is_busy(sequence):
+                    break
         except Exception as problem:
             self.fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
@@ -166,12 +171,19 @@ class Lifecycle:
         return fits
 
     def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
-        """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well."""
+        """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well.
+
+        False as well when the mask comes too late; the sequence's next step then waits for it.
+        """
         if not matcher.is_complete or not sequence.eos_token_ids or sequence.budget == 0:
             return False
         mask = self._spare_mask
         was_closed = sequence.closed_early
-        fill_mask(sequence, mask)
+        filled = self._filler.fill([(sequence, mask)], patience=END_SECONDS, others=True)
+        for _, problem in filled.failed:
+            raise problem
+        if filled.late:
+            return False
         words = mask.view(np.uint32)
         for token in sequence.eos_token_ids:
             words[token // 32] &= ~np.uint32(1 << token % 32)
@@ -217,3 +229,8 @@ class Lifecycle:
         if output is None:
             output = self._outputs[sequence] = StepOutput(sequence)
         return output
+
+
+def _is_busy(sequence: Sequence) -> bool:
+    """Whether the matcher computes a mask on another thread: it stays where it is until that is there."""
+    return sequence.mask_job is not None

@@ -35,7 +35,7 @@ class StepSlot:
         self.sampling: list[RowSampling] = []
         self.logprobs: Any = None
         self.fault: Exception | None = None  # from launching or sampling; told when the tokens are wanted
-        self.waited = False  # for all tokens before it: no other step was in flight when it was launched
+        self.waited = False  # for all tokens before it, and for nothing else: the engine chose to
         self.input: Any = None  # how the runner laid the tokens out
         self.number = 0  # of the step, counting from 1
         self.plan = StepPlan((), ())

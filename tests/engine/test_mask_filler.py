@@ -13,7 +13,7 @@ import pytest
 
 from structgen.engine import Engine, SamplingParams, Sequence, mask_filler
 from structgen.engine.sequence import Mask
-from tests.engine.fakes import ENDS, FakeRunner, Quoted, alone, is_quoted, run
+from tests.engine.fakes import ENDS, EOS, FakeRunner, Quoted, alone, is_quoted, run
 
 
 class Slow(Quoted):
@@ -251,3 +251,70 @@ assert begun.wait(20)
 workers.close()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class SlowEnd(Quoted):
+    """Complete after each letter, since CLOSE may be left out; the masks of such places take a while."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.busy = seconds, False
+        self.threads: set[threading.Thread] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        assert not self.busy
+        return self.state in (1, 2)
+
+    @property
+    def min_tokens_to_complete(self) -> int:
+        return (2, 1, 1, 0)[self.state]
+
+    def allowed(self) -> dict[int, int]:
+        return {**super().allowed(), EOS: 3} if self.state == 1 else super().allowed()
+
+    def forced_tokens(self) -> list[int]:
+        assert not self.busy, "asked while its mask is computed"
+        return super().forced_tokens()
+
+    def accept(self, token_id: int) -> bool:
+        assert not self.busy, "advanced while its mask is computed"
+        return super().accept(token_id)
+
+    def fill_mask(self, row: Mask, budget: int | None = None) -> None:
+        self.threads.add(threading.current_thread())
+        self.busy = True
+        time.sleep(self.seconds * (self.state in (1, 2)))
+        self.busy = False
+        super().fill_mask(row, budget)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1])
+def test_whether_a_text_is_at_its_end_is_not_found_out_on_the_engine_s_thread(seconds: float, depth: int) -> None:
+    def answers(seconds: float, depth: int) -> list[tuple[object, ...]]:
+        engine, matchers = Engine(FakeRunner(), max_batch=4, depth=depth), [SlowEnd(seconds), SlowEnd(seconds)]
+        held = [
+            engine.submit([5, 6 + number], SamplingParams(max_tokens=5 + number), matcher, ENDS)
+            for number, matcher in enumerate(matchers)
+        ]
+        held.append(engine.submit([7, 3], SamplingParams(max_tokens=30)))
+        run(engine)
+        engine.close()
+        assert threading.main_thread() not in set.union(*(matcher.threads for matcher in matchers))
+        return [(each.output_ids, each.finish_reason, each.closed_early, each.error) for each in held]
+
+    assert answers(seconds, depth) == answers(0.0, 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_grammar_that_hangs_at_its_end_ends_its_own_request(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    be_impatient(monkeypatch, 0.3)
+    engine = Engine(FakeRunner(), max_batch=4, depth=depth)
+    begin = time.perf_counter()
+    bad = engine.submit([5, 6], SamplingParams(max_tokens=9), SlowEnd(3.0), ENDS)
+    other = engine.submit([7, 3], SamplingParams(max_tokens=30))
+    run(engine)
+    assert time.perf_counter() - begin < 2.5
+    assert "mask" in str(bad.error)
+    assert (other.finish_reason, len(other.output_ids)) == ("length", 30)

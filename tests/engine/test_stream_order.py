@@ -11,6 +11,7 @@ from torch import Tensor
 
 from structgen.engine import Engine, LlamaModel, SamplingParams
 from structgen.engine.bench_lora import random_adapter
+from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput, LaneTables
@@ -127,6 +128,25 @@ def test_all_accesses_are_ordered(
     if way == "warm":
         runner.warm_up(16)
     serve(Engine(runner, max_batch=6, depth=depth, prefill_tokens=10), adapters=True)
+    assert gpu.order.faults == []
+
+
+@pytest.mark.parametrize("after", range(0, 24, 3))
+@pytest.mark.parametrize("kind", [CudaRunner, MegakernelRunner])
+def test_a_warm_up_that_runs_out_of_memory_leaves_all_ordered(
+    kind: type[CudaRunner], after: int, gpu: FakeGpu, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make(kind, model, gpu)
+
+    def capture(maker: GraphMaker, work: Callable[[], None]) -> Any:
+        if gpu.captures == after:
+            raise torch.OutOfMemoryError
+        return gpu.capture(maker, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphMaker, "capture", capture)
+        runner.warm_up(16)
+    serve(Engine(runner, max_batch=6, depth=2, prefill_tokens=10))
     assert gpu.order.faults == []
 
 
