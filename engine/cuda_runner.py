@@ -144,7 +144,6 @@ class CudaRunner:
             self._compute.wait_event(device.mask_there)
         with self._on_compute:
             device.events.sample_begin.record(self._compute)
-            self._complete_logits(slot, bucket)
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)
             device.events.sampled.record(self._compute)
         device.events.samples = True
@@ -154,9 +153,6 @@ class CudaRunner:
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
             slot.logprobs = None if logprobs is None else logprobs.to_host()
         device.arrived.record(self._down)
-
-    def _complete_logits(self, slot: StepSlot, bucket: Bucket) -> None:
-        """What is left to do of the forward pass when the sampling begins: nothing here."""
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
         self._wait_for(slot, seconds)

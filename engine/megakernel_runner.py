@@ -129,17 +129,12 @@ class MegakernelRunner(CudaRunner):
         wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
         if slot.rows and not wants_logits and not has_cuts(slot.sampling):
             return self._pick(slot, self._slots[slot.index], bucket, decoder)
-        if not slot.rows:
-            with self._on_compute:  # not beside it: there is no event to wait for
-                self._send_outcome(slot.index, decoder)
+        with self._on_compute:
+            if slot.rows:
+                self._run_head(slot.index, bucket, decoder, LOGITS)
+            self._send_outcome(slot.index, decoder)  # not beside it: most of these steps have no event to wait for
         self._launched[slot.index] = Launched(decoder, None)
         return super().sample(slot)
-
-    def _complete_logits(self, slot: StepSlot, bucket: Bucket) -> None:
-        decoder = self._decoder(bucket)
-        if decoder is not None:
-            self._run_head(slot.index, bucket, decoder, LOGITS)
-            self._send_outcome(slot.index, decoder)
 
     def _pick(self, slot: StepSlot, device: DeviceSlot, bucket: Bucket, decoder: Decoder) -> None:
         """Mask, head and choice in one launch; tokens go to their lanes, and all rows' to the host."""

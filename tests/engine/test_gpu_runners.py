@@ -17,8 +17,8 @@ from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.cuda_warm_up import LEAST_FREE, prepare
 from structgen.engine.errors import StepTimeoutError
 from structgen.engine.megakernel_runner import MegakernelRunner
-from structgen.kernels.decoder import RUN_HEAD, RUN_LAYERS, KernelTimeout, StepInput
-from tests.engine.fake_cuda import FakeDecoder, FakeEvent, FakeGpu
+from structgen.kernels.decoder import RUN_HEAD, RUN_LAYERS, KernelTimeout
+from tests.engine.fake_cuda import FakeEvent, FakeGpu
 from tests.engine.fakes import ENDS, Forcing, Quoted, is_quoted
 from tests.engine.tiny import CONFIG, random_weights
 
@@ -384,23 +384,3 @@ def test_a_runner_whose_warm_up_ended_early_serves_all_the_same(make: Callable[.
     assert gpu.captures == 0
     texts(Engine(runner, max_batch=BATCH), 9)
     assert gpu.captures > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_head_s_time_is_the_device_s_whatever_rows_ask_for(
-    kind: str, megakernel: MegakernelRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs when the masks are there; it is part of the sampling, and no bubble between forward pass and sampling."""
-    megakernel.warm_up(16)
-    engine, launch = Engine(megakernel, max_batch=4, prefill_tokens=4), FakeDecoder.launch
-
-    def slow_head(decoder: FakeDecoder, step: StepInput, mode: int) -> None:
-        time.sleep(0.02 * bool(mode & RUN_HEAD))
-        launch(decoder, step, mode)
-
-    monkeypatch.setattr(FakeDecoder, "launch", slow_head)
-    for number in range(3):
-        engine.submit([number + 1], SamplingParams(max_tokens=6, seed=number, **KINDS[kind]))
-    drain(engine)
-    assert engine.metrics.steps >= 6
-    assert engine.trace.totals["device.sample"] > 0.02 * engine.metrics.steps
