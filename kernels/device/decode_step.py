@@ -97,8 +97,9 @@ def decode_step(
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
     mbarrier.init(decided, count=1)
-    mbarrier.init(begun.index(0), count=1)
-    mbarrier.init(begun.index(1), count=1)
+    if cfg.gated:
+        mbarrier.init(begun.index(0), count=1)
+        mbarrier.init(begun.index(1), count=1)
     fence_async_shared()
     gl.warp_specialize([
         (consumer, (ring, full, free, slot_trace, decided, begun, decision, activations, queries, weights, table, pid,

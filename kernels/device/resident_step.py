@@ -195,8 +195,9 @@ def resident_step(
         mbarrier.init(free.index(s), count=1)
     mbarrier.init(decided, count=1)
     mbarrier.init(taken, count=1)
-    mbarrier.init(begun.index(0), count=1)
-    mbarrier.init(begun.index(1), count=1)
+    if cfg.gated:
+        mbarrier.init(begun.index(0), count=1)
+        mbarrier.init(begun.index(1), count=1)
     fence_async_shared()
     gl.warp_specialize([
         (consumer, (ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights,
