@@ -29,7 +29,6 @@ class StepSizes:
     flight_bytes: int = 49152  # copies under way for one program; measured
     waiting_bytes: int = 32768  # the same while programs mostly wait for each other; measured
     ahead: int = 3  # slots asked into L2 when GateUp begins; measured
-    stages_overlap: bool = True  # batches above 4 multiply a stage of activations while the next one is loaded
 
     @cached_property
     def cache_key(self) -> str:
@@ -94,26 +93,6 @@ class StepSizes:
             if count <= self.slots + blocks // schedule.slot_blocks:
                 return False
         return True
-
-    @property
-    def staged(self) -> bool:
-        """Whether GateUp's and Down's activations come in stages, each of which is multiplied at once: for batches
-        above 4, when all programs have one block of neurons and all the columns of their group in Down."""
-        shape, schedule = self.schedule.shape, self.schedule
-        each = shape.neuron_blocks == schedule.programs and shape.neuron_blocks % shape.kv_heads == 0
-        columns = shape.neuron_blocks // shape.kv_heads
-        whole = all(
-            part.row_end > part.row_begin and (part.k_begin, part.k_end) == (0, columns)
-            for group in schedule.down
-            for part in group
-        )
-        even = (
-            self.stages * self.stage_blocks == shape.hidden_blocks
-            and self.down_stages * self.down_blocks == columns
-            and self.stage_blocks % schedule.slot_blocks == 0
-            and self.down_blocks % schedule.slot_blocks == 0
-        )
-        return self.stages_overlap and self.batch > 4 and each and whole and even
 
     @property
     def qkv_rows(self) -> int:

@@ -12,8 +12,9 @@ from triton.experimental.gluon import language as gl
 
 
 def _poll(words: int) -> str:
-    """PTX that loads `words` words until all their flags are right. Operands, `words` of each: values, pointers, of
-    which every eighth is used, flags, pointers to the error; of the latter two all are the same."""
+    """PTX that loads `words` words a lane until all flags of the warp are right, whose lanes leave together (see
+    grid_sync.wait). Operands, `words` of each: values, pointers, of which every eighth is used, flags, pointers to the
+    error; of the latter two all are the same."""
     flag, error = f"${2 * words}", f"${3 * words}"
     lines = [
         f"ld.relaxed.gpu.global.v2.b64 {{a{word}, a{word + 1}}}, [${words + word // 8 * 8} + {word % 8 * 8}];"
@@ -24,25 +25,26 @@ def _poll(words: int) -> str:
         lines.append(f"setp.ne.or.u32 p, f, {flag}, p;" if word else f"setp.ne.u32 p, f, {flag};")
     loads = "\n".join(lines)
     return f"""{{
-        .reg .pred p; .reg .b64 a<{words}>; .reg .u32 f, n, e; .reg .u64 start, now;
+        .reg .pred p, q; .reg .b64 a<{words}>; .reg .u32 f, n, e; .reg .u64 start, now;
         mov.u32 n, 0;
         mov.u64 start, 0;
     SPIN:
         {loads}
+        vote.sync.any.pred p, p, 0xffffffff;
         @!p bra DONE;
         add.u32 n, n, 1;
         and.b32 e, n, 255;
         setp.ne.u32 p, e, 0;
         @p bra SPIN;
         ld.volatile.global.u32 e, [{error}];
-        setp.ne.u32 p, e, 0;
-        @p bra DONE;
         mov.u64 now, %globaltimer;
         setp.eq.u64 p, start, 0;
         @p mov.u64 start, now;
         sub.u64 now, now, start;
-        setp.lt.u64 p, now, 2000000000;
-        @p bra SPIN;
+        setp.ge.u64 q, now, 2000000000;
+        setp.ne.or.u32 q, e, 0, q;
+        vote.sync.any.pred q, q, 0xffffffff;
+        @!q bra SPIN;
         mov.u32 e, 1;
         st.volatile.global.u32 [{error}], e;
     DONE:

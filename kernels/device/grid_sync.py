@@ -62,12 +62,17 @@ def arrive_relaxed(counter):
 
 @gluon.jit
 def wait(counter, target, error):
-    """Acquire. One thread polls; after two seconds, or once a program has given up, it sets *error and goes on."""
+    """Acquire. One warp polls; after two seconds, or once a program has given up, it sets *error and goes on.
+
+    All its lanes poll, and leave together. If one polled, the others would run ahead to where the loop ends. There
+    ptxas may load a spilled register again by LDL.LU, which drops the cache line of all lanes' values unwritten, so
+    that the last lane would find what was there long ago.
+    """
     gl.inline_asm_elementwise(
         """{
         .reg .pred p, q; .reg .u32 t, v, n, e; .reg .u64 start, now;
         mov.u32 t, %tid.x;
-        and.b32 t, t, 127;
+        and.b32 t, t, 96;
         setp.ne.u32 p, t, 0;
         @p bra DONE;
         mov.u32 n, 0;
@@ -76,20 +81,21 @@ def wait(counter, target, error):
         ld.acquire.gpu.global.u32 v, [$1];
         sub.u32 v, v, $2;
         setp.ge.s32 q, v, 0;
+        vote.sync.all.pred q, q, 0xffffffff;
         @q bra DONE;
         add.u32 n, n, 1;
         and.b32 e, n, 255;
         setp.ne.u32 q, e, 0;
         @q bra SPIN;
         ld.volatile.global.u32 e, [$3];
-        setp.ne.u32 q, e, 0;
-        @q bra DONE;
         mov.u64 now, %globaltimer;
         setp.eq.u64 q, start, 0;
         @q mov.u64 start, now;
         sub.u64 now, now, start;
-        setp.lt.u64 q, now, 2000000000;
-        @q bra SPIN;
+        setp.ge.u64 q, now, 2000000000;
+        setp.ne.or.u32 q, e, 0, q;
+        vote.sync.any.pred q, q, 0xffffffff;
+        @!q bra SPIN;
         mov.u32 e, 1;
         st.volatile.global.u32 [$3], e;
     DONE:

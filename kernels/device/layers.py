@@ -26,8 +26,6 @@ from structgen.kernels.device.norm import (
     put_input,
     put_neurons,
     put_relayed_input,
-    staged_down,
-    staged_gate,
 )
 from structgen.kernels.device.products import activations_ready, begin_row, finish_row, row_product
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
@@ -262,32 +260,21 @@ def run_layers(
         if cfg.gated:
             mbarrier.arrive(begun.index(1), count=1)
         mark(trace, pid, layer, layers, 10, cfg)
-        if cfg.staged:
-            index, g, squares = staged_gate(
-                ring, full, free, slot_trace, index, activations, middle, norm + H, whole_place, cfg
-            )
-            mark(trace, pid, layer, layers, 11, cfg)
+        squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
+                            cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+        activations_ready()
+        mark(trace, pid, layer, layers, 11, cfg)
+        for neuron in range(neuron_begin, neuron_end):
+            index, g = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
             factor = inverse_rms_of(squares, LS, cfg)
             index, u = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
             g, u = g * factor, u * factor
+            place = batch_row * INTER + (neuron * 64 + sums_row)
             h = g / (1.0 + gl.exp(-g)) * u
-            gl.store(neurons + batch_row * INTER + (neuron_begin * 64 + sums_row), h, mask=wanted)
-        else:
-            squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
-                                cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
-            activations_ready()
-            mark(trace, pid, layer, layers, 11, cfg)
-            for neuron in range(neuron_begin, neuron_end):
-                index, g = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-                factor = inverse_rms_of(squares, LS, cfg)
-                index, u = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-                g, u = g * factor, u * factor
-                place = batch_row * INTER + (neuron * 64 + sums_row)
-                h = g / (1.0 + gl.exp(-g)) * u
-                if cfg.relayed:
-                    put_flagged(flagged_neurons + place, h, flag, wanted)
-                else:
-                    gl.store(neurons + place, h, mask=wanted)
+            if cfg.relayed:
+                put_flagged(flagged_neurons + place, h, flag, wanted)
+            else:
+                gl.store(neurons + place, h, mask=wanted)
         mark(trace, pid, layer, layers, 12, cfg)
         if cfg.relayed:
             arrive_relaxed(own)
@@ -300,28 +287,14 @@ def run_layers(
         # Down
         if not cfg.relayed:
             wait(own, own_base + layer * (3 * M) + 3 * M, error)
-        if cfg.staged:
-            index, first_total = staged_down(
-                ring, full, free, slot_trace, index, activations, neurons, down_place, first_neuron, cfg
-            )
-        else:
-            put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
-            activations_ready()
+        put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
+        activations_ready()
         mark(trace, pid, layer, layers, 13, cfg)
         for r in range(down_row_begin, down_row_end):
             place = batch_row * H + (r * 64 + sums_row)
             carried = wanted & (r % KV == group) & (down_k_begin == 0)
             carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
-            if cfg.staged:
-                total = first_total
-                if r > down_row_begin:
-                    index, total = row_product(
-                        ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
-                    )
-            else:
-                index, total = row_product(
-                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
-                )
+            index, total = row_product(ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg)
             if cfg.relayed:
                 if layer < layers - 1:
                     put_flagged(relays + group * H + place, total + carry, flag, wanted)

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 
 from structgen.kernels.device.flagged import flagged_values
 from structgen.kernels.device.grid_sync import fresh_zero
-from structgen.kernels.device.products import activations_ready, end_product, part_product, put_activations
+from structgen.kernels.device.products import put_activations
 
 
 @gluon.jit
@@ -163,57 +163,3 @@ def put_neurons(neurons, place, first, k_begin, k_end, flag, error, cfg: gl.cons
             next_h = load_neurons(neurons, k, row, within, first, k_begin + (stage + 1) * STEP, k_end, flag, error, cfg)
         put_activations(h, place.index(stage))
         h = next_h
-
-
-@gluon.jit
-def staged_gate(ring, full, free, slot_trace, index, activations, residual, norm, place, cfg: gl.constexpr):
-    """put_input of GateUp's input, and the gate's product with each stage as soon as it lies in shared memory.
-
-    -> (next slot index, sums [64, batch_tile], squares as put_input returns them)
-    """
-    BLOCKS: gl.constexpr = cfg.stage_blocks
-    STAGES: gl.constexpr = cfg.stages
-    KB: gl.constexpr = cfg.schedule.shape.hidden_blocks
-    LA: gl.constexpr = cfg.activation_layout
-    k, row, within = tile_places(BLOCKS, cfg)
-    squares = gl.full((BLOCKS, cfg.batch_tile, 64), 0.0, gl.float32, LA)
-    acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
-    x, weight = load_input(False, residual, 0, 0, 0, norm, k, row, within, 0, KB, cfg)
-    for stage in gl.static_range(STAGES):
-        next_x, next_weight = x, weight
-        if stage + 1 < STAGES:
-            next_x, next_weight = load_input(
-                False, residual, 0, 0, 0, norm, k, row, within, (stage + 1) * BLOCKS, KB, cfg
-            )  # fmt: skip
-        put_activations(x * weight.to(gl.float32), place.index(stage))
-        squares += x * x
-        activations_ready()
-        index, acc = part_product(
-            ring, full, free, slot_trace, index, acc, activations, stage * BLOCKS, (stage + 1) * BLOCKS, cfg
-        )
-        x, weight = next_x, next_weight
-    return index, end_product(free, index, acc, KB, cfg), squares
-
-
-@gluon.jit
-def staged_down(ring, full, free, slot_trace, index, activations, neurons, place, first, cfg: gl.constexpr):
-    """put_neurons of all the group's neurons, and the first row's product with each stage as soon as it is there.
-
-    -> (next slot index, sums [64, batch_tile])
-    """
-    BLOCKS: gl.constexpr = cfg.down_blocks
-    STAGES: gl.constexpr = cfg.down_stages
-    k, row, within = tile_places(BLOCKS, cfg)
-    acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
-    h = load_neurons(neurons, k, row, within, first, 0, STAGES * BLOCKS, 0, 0, cfg)
-    for stage in gl.static_range(STAGES):
-        next_h = h
-        if stage + 1 < STAGES:
-            next_h = load_neurons(neurons, k, row, within, first, (stage + 1) * BLOCKS, STAGES * BLOCKS, 0, 0, cfg)
-        put_activations(h, place.index(stage))
-        activations_ready()
-        index, acc = part_product(
-            ring, full, free, slot_trace, index, acc, activations, stage * BLOCKS, (stage + 1) * BLOCKS, cfg
-        )
-        h = next_h
-    return index, end_product(free, index, acc, STAGES * BLOCKS, cfg)

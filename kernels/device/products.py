@@ -139,9 +139,7 @@ def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: g
     if cfg.fold > 1:
         index, sums = _folded_product(ring, full, free, slot_trace, index, activations, blocks, cfg)
     else:
-        acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
-        index, acc = part_product(ring, full, free, slot_trace, index, acc, activations, 0, blocks, cfg)
-        sums = end_product(free, index, acc, blocks, cfg)
+        index, sums = _plain_product(ring, full, free, slot_trace, index, activations, blocks, cfg)
     return index, sums
 
 
@@ -240,14 +238,12 @@ def finish_row(free, index, acc0, acc1, acc2, acc3, PENDING: gl.constexpr, cfg: 
 
 
 @gluon.jit
-def part_product(ring, full, free, slot_trace, index, acc, activations, k_begin, k_end, cfg: gl.constexpr):
-    """Goes on with a product of one row of blocks: columns [k_begin, k_end), which are ready.
-
-    -> (next slot index, accumulator [64, columns]). The last slot is not waited for: end_product does that.
-    """
+def _plain_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
-    for k in range(k_begin, k_end, SB):
+    LS: gl.constexpr = cfg.sums_layout
+    acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
+    for k in range(0, blocks, SB):
         s = index % S
         if cfg.trace:
             stamp(slot_trace + index * 4)
@@ -261,15 +257,7 @@ def part_product(ring, full, free, slot_trace, index, acc, activations, k_begin,
         block_barrier()
         mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=k > 0)
         index += 1
-    return index, acc
-
-
-@gluon.jit
-def end_product(free, index, acc, blocks, cfg: gl.constexpr):
-    """-> the sums [64, batch_tile] of a product of `blocks` blocks."""
-    S: gl.constexpr = cfg.slots
-    LS: gl.constexpr = cfg.sums_layout
     acc = warpgroup_mma_wait(0, deps=[acc])
     block_barrier()
     mbarrier.arrive(free.index((index + S - 1) % S), count=1, pred=blocks > 0)
-    return column_sums(acc, LS)
+    return index, column_sums(acc, LS)
