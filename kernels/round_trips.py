@@ -193,9 +193,9 @@ def differences(decoder: Decoder, step: StepInput, masks: HostMasks, found: list
 
 
 def _score(decoder: Decoder, staged: Staged, row: int, token: int) -> float:
-    """What the largest of wins; -inf of a forbidden token."""
+    """What the largest of wins; -inf of a forbidden token, and of none."""
     step, logit = staged.step, float(decoder.logits[row, token])
-    if not int(staged.mask[row, token // 32]) >> token % 32 & 1:
+    if token < 0 or not int(staged.mask[row, token // 32]) >> token % 32 & 1:
         return -float("inf")
     temperature = float(step.temperatures[row])
     noise = gumbel_noise(token + 1, int(step.seeds[row]), int(staged.offsets[row]))[token]

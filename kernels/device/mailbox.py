@@ -30,6 +30,7 @@ def await_word(word, target, verdict, error, nanoseconds):
     `nanoseconds` without it the verdict is HOST_LATE. The warp's lanes poll and leave together (see grid_sync.wait).
 
     It writes the verdict and the rows' bits: were all programs to ask the host for them, they would be served in turn.
+    The other lanes run ahead: that is harmless as long as the producer spills no registers (see grid_sync.wait).
     """
     gl.inline_asm_elementwise(
         """{

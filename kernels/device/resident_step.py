@@ -199,6 +199,7 @@ def resident_step(
         mbarrier.init(begun.index(0), count=1)
         mbarrier.init(begun.index(1), count=1)
     fence_async_shared()
+    # Registers of the producer: in it nothing must be spilled (see mailbox.await_word).
     gl.warp_specialize([
         (consumer, (ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights,
                     table, pid, layers, steps, number,
@@ -212,4 +213,4 @@ def resident_step(
                     mask, constrained, seeds, sparse_limit,
                     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
                     positions, table_of, tables, max_pages, cfg)),
-    ], [1], [72])  # fmt: skip
+    ], [1], [168])  # fmt: skip
