@@ -20,7 +20,7 @@ from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, 
 END_SECONDS = 2e-3  # to find out that a text is at its end; the mask of an end takes some 10 microseconds
 
 
-@dataclass
+@dataclass(slots=True)
 class StepOutput:
     """What one tick added to a sequence. EOS and stop tokens are not among `token_ids`.
 

@@ -92,11 +92,16 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
         self._admit()
-        ready = [(sequence, sequence.plannable) for sequence in self.running]
-        decode = [(each, 1) for each, pending in ready if pending == 1 and self._grow(each, 1)]
+        decode, waiting = [], []
+        for sequence in self.running.copy():  # growing may preempt some
+            pending = sequence.plannable
+            if pending > 1:
+                waiting.append((sequence, pending))
+            elif pending and self._grow(sequence, 1):
+                decode.append((sequence, 1))
         room = self.step_tokens - len(decode)
         chunks = []
-        for sequence, pending in sorted((each for each in ready if each[1] > 1), key=_is_long):
+        for sequence, pending in sorted(waiting, key=_is_long):
             count = min(pending, room)
             if count > 0 and self._grow(sequence, count):
                 chunks.append((sequence, count))
@@ -181,9 +186,10 @@ class Scheduler:
         """Pages for `count` more tokens; False when the sequence must wait for some, or is preempted."""
         if sequence.stage is not Stage.RUNNING:
             return False
-        need = -(-(sequence.computed + count) // self.pages.page_size) - len(sequence.pages)
-        if need <= 0:
+        end, size = sequence.computed + count, self.pages.page_size
+        if end <= len(sequence.pages) * size:
             return True
+        need = -(-end // size) - len(sequence.pages)
         while need > self.pages.available:
             victim = self.running[-1]
             coming = sum(len(each.pages) for each in self.preempted)  # when the steps that hold them are through
@@ -221,7 +227,7 @@ class Scheduler:
             self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
     def _take_running(self, rows: list[tuple[Sequence, int]]) -> tuple[PlanRow, ...]:
-        return tuple(self._take(each, count) for each, count in rows if each.stage is Stage.RUNNING)
+        return tuple([self._take(each, count) for each, count in rows if each.stage is Stage.RUNNING])
 
     @staticmethod
     def _take(sequence: Sequence, count: int) -> PlanRow:
