@@ -65,7 +65,7 @@ def bench_gpu(options: argparse.Namespace) -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise EngineError("PyTorch sees no GPU", hint="leave out --device cuda")
     vocabulary = read_vocabulary(options.tokenizer)
-    tasks = list(_tasks(vocabulary))
+    tasks = list(recorded_tasks(vocabulary))
     model = LlamaModel(LLAMA_1B, random_weights(LLAMA_1B, options.device), "bfloat16", options.device)
     runner = _runner(model, options.runner)
     deep, serial, jumping = (
@@ -134,7 +134,8 @@ def _runner(model: LlamaModel, kind: str) -> ModelRunner:
     return runner
 
 
-def _tasks(vocabulary: Vocabulary) -> Iterator[Task]:
+def recorded_tasks(vocabulary: Vocabulary) -> Iterator[Task]:
+    """The ten records of bench_schemas.py, each behind a prompt of its own."""
     rng = random.Random(0)
     for number, each in enumerate(EXTRACTIONS):
         compiled = Grammar.from_json_schema(each.schema, whitespace="compact").compile(vocabulary)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from structgen.engine import Engine
+from structgen.engine.bench_gpu import recorded_tasks
+from structgen.engine.bench_host import microseconds
 from structgen.engine.bench_replay import Recording, Replay
 from structgen.engine.bench_rounds import Rounds
 from structgen.engine.bench_schemas import EXTRACTIONS, Extraction
@@ -86,3 +88,10 @@ def test_the_made_up_vocabulary_is_of_llamas_size_and_spells_json() -> None:
     ids = vocabulary.encode(text)
     assert b"".join(vocabulary.tokens[token] or b"" for token in ids) == text
     assert len(ids) < len(text) / 2
+
+
+def test_the_host_s_share_of_a_step_is_measured_by_part() -> None:
+    tasks = list(recorded_tasks(made_up_vocabulary()))[:1]
+    parts = microseconds(tasks, 1, jump=True, rounds=1)
+    assert set(parts) == {"commit", "fill", "sample", "plan", "launch"}
+    assert all(0 < part < 1e6 for part in parts.values())
