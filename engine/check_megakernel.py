@@ -21,12 +21,14 @@ from structgen.engine.llama import LlamaModel
 from structgen.engine.megakernel_weights import device_model
 from structgen.engine.runner import PAGE_SIZE
 from structgen.engine.weights import load_model
+from structgen.kernels.bench_check import LIMIT, relative, worst
+from structgen.kernels.bench_micro import processors
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, Decoder, StepInput
 from structgen.kernels.model_shape import ModelShape, UnsupportedShape
 from structgen.kernels.reference import ReferenceStep
 from structgen.kernels.schedule import Schedule
 
-LIMIT, SAME = 1e-2, 0.99
+SAME = 0.99
 ROWS = (1, 8)
 FIRST_TOKEN = 1
 
@@ -36,11 +38,10 @@ class Written:
 
     def __init__(self, model: LlamaModel, rows: int, length: int) -> None:
         self.shape = ModelShape.of(model.config)
-        processors = torch.cuda.get_device_properties(model.device).multi_processor_count
         pages = -(-length // PAGE_SIZE)
         model.reserve(length)
         self._cache = KVCache(model.config, rows * pages, PAGE_SIZE, model.dtype, model.device)
-        schedule = Schedule.build(self.shape, rows, processors)
+        schedule = Schedule.build(self.shape, rows, processors())
         weights = device_model(model, self._cache, length, schedule)
         self._decoder = Decoder(schedule, weights)
         self._reference = ReferenceStep(self.shape, weights.weights, weights.cos, weights.sin)
@@ -53,7 +54,8 @@ class Written:
     def step(self, position: int) -> None:
         """One token for each text; what is sampled of the reference's logits is the next one."""
         decoder, rows = self._decoder, len(self._ids)
-        step = self._input(position)
+        positions = torch.full_like(self._ids, position)
+        step = StepInput.free(self._ids, positions, self._tables, self.shape.vocab_size)
         cache = [layer.clone() for layer in self._cache.layers]
         hidden = self._reference.hidden(step.ids.long(), step.positions.long(), self._tables.long(), cache)[-1]
         expected = self._reference.logits(hidden)
@@ -62,34 +64,10 @@ class Written:
         decoder.launch(step, RUN_HEAD | KEEP_LOGITS)
         decoder.check()
         found = decoder.residuals[2 + (int(decoder.state[0]) * self.shape.layers - 1) % 2, :rows]
-        self.worst_hidden = max(self.worst_hidden, _relative(found, hidden))
-        self.worst_logits = max(self.worst_logits, _relative(decoder.logits, expected))
+        self.worst_hidden = worst(self.worst_hidden, relative(found, hidden))
+        self.worst_logits = worst(self.worst_logits, relative(decoder.logits, expected))
         self.same += int((decoder.logits.argmax(1) == expected.argmax(1)).sum())
         self._ids = torch.multinomial(expected.softmax(1), 1, generator=self._random)[:, 0].int()
-
-    def _input(self, position: int) -> StepInput:
-        rows = len(self._ids)
-
-        def full(value: int, dtype: torch.dtype, *size: int) -> torch.Tensor:
-            return torch.full(size or (rows,), value, dtype=dtype, device=self._ids.device)
-
-        return StepInput(
-            ids=self._ids,
-            last_tokens=full(0, torch.int64),
-            lanes=full(-1, torch.int32),
-            positions=full(position, torch.int32),
-            table_of=torch.arange(rows, dtype=torch.int32, device=self._ids.device),
-            tables=self._tables,
-            mask=full(-1, torch.int32, rows, -(-self.shape.vocab_size // 32)),
-            constrained=full(0, torch.int8),
-            temperatures=full(0, torch.float32),
-            seeds=full(0, torch.int64),
-            offsets=full(0, torch.int64),
-        )
-
-
-def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found.float() - expected).norm() / expected.norm())
 
 
 def check(model: LlamaModel, steps: int) -> dict[str, Any]:

@@ -90,16 +90,17 @@ class Lifecycle:
 
     def _state_before_a_jump(self, sequence: Sequence) -> Hashable:
         """None where there can be no jump."""
-        if not self._jump_forward:
-            return None
+        matcher = self._jumping_matcher(sequence)
         try:
-            return sequence.matcher.state if sequence.matcher is not None and self._may_jump(sequence) else None
+            return None if matcher is None else matcher.state
         except Exception:  # the grammar is at fault, and will say so where its answer counts
             return None
 
-    def _may_jump(self, sequence: Sequence) -> bool:
-        """Not where the model's own logprob of each token is wanted: a token that is not sampled has none."""
-        return self._jump_forward and sequence.matcher is not None and sequence.params.logprobs != "raw"
+    def _jumping_matcher(self, sequence: Sequence) -> MaskSource | None:
+        """The matcher, where the tokens that it forces are appended. Not where the model's own logprob of each token is
+        wanted: a token that is not sampled has none.
+        """
+        return sequence.matcher if self._jump_forward and sequence.params.logprobs != "raw" else None
 
     def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
         """Add a token: advance the grammar, and end the sequence where it must end."""
@@ -134,8 +135,8 @@ class Lifecycle:
         """Append the tokens that the grammar leaves no choice about, if any; what a step in flight samples for it is
         then void.
         """
-        matcher, params = sequence.matcher, sequence.params
-        if matcher is None or not self._may_jump(sequence):
+        matcher, params = self._jumping_matcher(sequence), sequence.params
+        if matcher is None:
             return False
         before = len(sequence.output_ids)
         try:

@@ -186,10 +186,10 @@ class Scheduler:
         """Pages for `count` more tokens; False when the sequence must wait for some, or is preempted."""
         if sequence.stage is not Stage.RUNNING:
             return False
-        end, size = sequence.computed + count, self.pages.page_size
-        if end <= len(sequence.pages) * size:
+        end = sequence.computed + count
+        if end <= len(sequence.pages) * self.pages.page_size:
             return True
-        need = -(-end // size) - len(sequence.pages)
+        need = self.pages.pages_for(end) - len(sequence.pages)
         while need > self.pages.available:
             victim = self.running[-1]
             coming = sum(len(each.pages) for each in self.preempted)  # when the steps that hold them are through

@@ -106,7 +106,6 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None
-        self._greedy = params.greedy
         self.random = RandomStream(params.seed, params.stream)
         self.history = TokenHistory(params, self.prompt_ids) if params.edits_logits else None
         self.logprobs: list[TokenLogprob] = []  # one an output token, when params.logprobs asks for them
@@ -128,7 +127,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens, the unknown one included, that no step has taken yet."""
-        return len(self.prompt_ids) + len(self.output_ids) + self.unknown - self.computed
+        return self.total + self.unknown - self.computed
 
     @property
     def budget(self) -> int:
@@ -144,7 +143,7 @@ class Sequence:
     @property
     def sampling(self) -> RowSampling:
         """How its next token is sampled. All earlier ones must have been appended."""
-        uniform = 0.0 if self._greedy else self.random.at(len(self.output_ids))
+        uniform = 0.0 if self.params.greedy else self.random.at(len(self.output_ids))
         return RowSampling(self.params, uniform, self.history)
 
     def append(self, token: int, logprob: TokenLogprob | None = None) -> None:

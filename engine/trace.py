@@ -58,15 +58,18 @@ class Trace:
 
     def device(self, spans: list[tuple[str, float, float]], step: int) -> float:
         """The parts of one step, in order; a gap before one is a bubble, except after `idle`. Seconds of the first."""
-        first = (
-            max(0.0, spans[0][1] - self._device_busy_until) if spans and self._device_busy_until is not None else 0.0
-        )
-        for kind, begin, end in spans:
-            if self._device_busy_until is not None and begin > self._device_busy_until:
-                self.add(DEVICE, "bubble", step, self._device_busy_until, begin)
-            self.add(DEVICE, kind, step, begin, end)
-            self._device_busy_until = end
-        return first
+        gaps = [self._part(kind, step, begin, end) for kind, begin, end in spans]
+        return gaps[0] if gaps else 0.0
+
+    def _part(self, kind: str, step: int, begin: float, end: float) -> float:
+        """Adds one part of the device's work, and the gap before it, which is returned."""
+        busy_until, gap = self._device_busy_until, 0.0
+        if busy_until is not None and begin > busy_until:
+            gap = begin - busy_until
+            self.add(DEVICE, "bubble", step, busy_until, begin)
+        self.add(DEVICE, kind, step, begin, end)
+        self._device_busy_until = end
+        return gap
 
     def idle(self) -> None:
         """Nothing is in flight, and nothing could be: the time until the next step is no bubble."""

@@ -41,6 +41,28 @@ class StepInput:
     seeds: Tensor  # int64 [batch]
     offsets: Tensor  # int64 [batch]: which draw of the seed's stream
 
+    @classmethod
+    def free(cls, ids: Tensor, positions: Tensor, tables: Tensor, vocab_size: int) -> StepInput:
+        """Greedy rows without a mask, row r with page table r, whose tokens go to no lane; on the device of `ids`."""
+        batch, device = len(ids), ids.device
+
+        def full(value: int, dtype: torch.dtype, *size: int) -> Tensor:
+            return torch.full(size or (batch,), value, dtype=dtype, device=device)
+
+        return cls(
+            ids=ids.int(),
+            last_tokens=full(0, torch.int64),
+            lanes=full(-1, torch.int32),
+            positions=positions.int(),
+            table_of=torch.arange(batch, dtype=torch.int32, device=device),
+            tables=tables.int(),
+            mask=full(-1, torch.int32, batch, -(-vocab_size // 32)),
+            constrained=full(0, torch.int8),
+            temperatures=full(0, torch.float32),
+            seeds=full(0, torch.int64),
+            offsets=full(0, torch.int64),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel:

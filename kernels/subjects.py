@@ -12,7 +12,7 @@ from structgen.kernels.portable import PortableInput, PortableStep
 from structgen.kernels.scene import Scene, Values
 
 if TYPE_CHECKING:
-    from structgen.kernels.decoder import Decoder, StepInput
+    from structgen.kernels.decoder import Decoder
 
 
 class Subject(Protocol):
@@ -72,7 +72,7 @@ class MegakernelSubject:
     """The persistent kernel, cut off after a number of layers."""
 
     def __init__(self, scene: Scene) -> None:
-        from structgen.kernels.decoder import Decoder, DeviceModel
+        from structgen.kernels.decoder import Decoder, DeviceModel, StepInput
 
         self._scene = scene
         self._cache = [layer.clone() for layer in scene.cache]
@@ -86,7 +86,7 @@ class MegakernelSubject:
             cache=self._cache,
         )
         self._decoder: Decoder = Decoder(scene.schedule, model)
-        self._step = self._step_input()
+        self._step = StepInput.free(scene.ids, scene.positions, scene.tables, scene.schedule.shape.vocab_size)
 
     def after(self, layers: int) -> Values:
         from structgen.kernels.decoder import RUN_LAYERS
@@ -120,28 +120,6 @@ class MegakernelSubject:
         decoder.launch(self._step, mode, layers=layers)
         torch.cuda.synchronize()
         decoder.check()
-
-    def _step_input(self) -> StepInput:
-        from structgen.kernels.decoder import StepInput
-
-        scene, batch = self._scene, self._scene.schedule.batch
-
-        def full(value: float, dtype: torch.dtype, size: tuple[int, ...] = (batch,)) -> Tensor:
-            return torch.full(size, value, dtype=dtype, device=scene.packed.device)
-
-        return StepInput(
-            ids=scene.ids.int(),
-            last_tokens=full(0, torch.int64),
-            lanes=full(-1, torch.int32),
-            positions=scene.positions.int(),
-            table_of=torch.arange(batch, dtype=torch.int32, device=scene.packed.device),
-            tables=scene.tables.int(),
-            mask=full(-1, torch.int32, (batch, -(-scene.schedule.shape.vocab_size // 32))),
-            constrained=full(0, torch.int8),
-            temperatures=full(0, torch.float32),
-            seeds=full(0, torch.int64),
-            offsets=full(0, torch.int64),
-        )
 
 
 def merged(partial: Tensor, highest: Tensor, sums: Tensor, batch: int) -> Tensor:

@@ -242,7 +242,8 @@ def test_wrong_references_are_found() -> None:
         pipeline.check_integrity([sequence])
 
 
-def test_a_row_that_is_preempted_by_a_later_one_of_the_same_plan_was_never_taken() -> None:
+def two_for_the_pages_of_one() -> tuple[Scheduler, Sequence, Sequence]:
+    """Both run; the older one's next tokens need the pages of the younger one."""
     scheduler = make_scheduler(pages=4, max_batch=2, step_tokens=16)
     old, young = make_sequence(1, 7, max_tokens=9), make_sequence(2, 3, max_tokens=9)
     for sequence in (old, young):
@@ -251,6 +252,11 @@ def test_a_row_that_is_preempted_by_a_later_one_of_the_same_plan_was_never_taken
     for sequence in (old, young):
         commit(sequence)
     old.output_ids += [1, 2, 3, 4, 5]
+    return scheduler, old, young
+
+
+def test_a_row_that_is_preempted_by_a_later_one_of_the_same_plan_was_never_taken() -> None:
+    scheduler, old, young = two_for_the_pages_of_one()
     plan = scheduler.plan()
     assert plan is not None
     assert [(row.sequence, row.count) for row in plan.rows] == [(old, 6)]
@@ -277,14 +283,7 @@ def test_pages_that_come_back_with_the_step_in_flight_are_waited_for() -> None:
 
 
 def test_a_preempted_prompt_is_told_again_when_it_has_been_computed_again() -> None:
-    scheduler = make_scheduler(pages=4, max_batch=2, step_tokens=16)
-    old, young = make_sequence(1, 7, max_tokens=9), make_sequence(2, 3, max_tokens=9)
-    for sequence in (old, young):
-        scheduler.add(sequence)
-    scheduler.plan()
-    for sequence in (old, young):
-        commit(sequence)
-        sequence.prompt_is_known = True
-    old.output_ids += [1, 2, 3, 4, 5]
+    scheduler, _, young = two_for_the_pages_of_one()
+    young.prompt_is_known = True
     scheduler.plan()
     assert (young.stage, young.prompt_is_known) == (Stage.WAITING, False)
