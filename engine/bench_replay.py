@@ -18,8 +18,8 @@ class Recording:
     def __init__(self, compiled: CompiledGrammar, value: Any) -> None:
         self.compiled = compiled
         self._text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        # At a byte, for all replays: the recorded token and the first forced one.
-        self.known: dict[int, tuple[int | None, int | None]] = {}
+        # At a byte, for all replays: the recorded token, the first forced one, and where the recorded one ends.
+        self.known: dict[int, tuple[int | None, int | None, int]] = {}
 
     def token_at(self, position: int) -> int | None:
         """The token that a tokenizer would begin at a byte; None at the end."""
@@ -38,19 +38,23 @@ class Replay(Matcher):
         self._positions = [0]  # bytes of the recorded text behind us, after each token
 
     def accept(self, token_id: int) -> bool:
-        position, recording = self._positions[-1], self._recording
-        known = recording.known.get(position)
-        if known is None:
-            forced = self.forced_tokens()[:1]
-            known = recording.known[position] = recording.token_at(position), forced[0] if forced else None
-        recorded, forced_id = known
+        position, known = self._positions[-1], self._recording.known
+        recorded, forced_id, after = known.get(position) or self._look_up(position)
         if recorded is not None and forced_id != token_id:
             token_id = recorded
-        if not super().accept(token_id):
+        else:
+            after = position + len(self._spelled(token_id))
+        if not Matcher.accept(self, token_id):
             assert recorded is None, "the grammar refuses what was recorded"
             return False
-        self._positions.append(position + len(self._spelled(token_id)))
+        self._positions.append(after)
         return True
+
+    def _look_up(self, position: int) -> tuple[int | None, int | None, int]:
+        forced, recorded = self.forced_tokens()[:1], self._recording.token_at(position)
+        after = position if recorded is None else position + len(self._spelled(recorded))
+        found = self._recording.known[position] = recorded, forced[0] if forced else None, after
+        return found
 
     def rollback(self, count: int) -> None:
         super().rollback(count)

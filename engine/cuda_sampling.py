@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structgen.engine.cuda_graphs import GraphMaker
-from structgen.engine.fused_sampler import FusedSampler, has_cuts
+from structgen.engine.fused_sampler import FusedSampler, has_cuts, wants_more
 from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
@@ -43,8 +43,7 @@ class CudaSampling:
 
         logits [R, V] and targets int32 [R] are the bucket's: they lie where they lay at its last step.
         """
-        plain = not any(row.history is not None or row.params.logprobs for row in slot.sampling)
-        if self._fused is not None and plain:
+        if self._fused is not None and not wants_more(slot.sampling):
             self._fused.fill(self._staged, slot.constrained[: len(slot.rows)], slot.sampling)
             masked = any(slot.constrained[: len(slot.rows)])
             self._graph(logits, targets, masked, has_cuts(slot.sampling)).replay()

@@ -7,13 +7,14 @@ and prefill are one kind of step, and a captured graph serves each number of row
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.scheduler import StepPlan
+from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.step import row_tokens
 
 FIELDS = 5  # ids, positions, lanes, adapters, outputs
@@ -59,12 +60,46 @@ class DeviceInput:
     def __init__(self, *, usual_rows: int, max_batch: int, table_pages: int, pinned: bool) -> None:
         self.max_batch = max_batch
         self._pinned = pinned
+        self._padding = np.array([[0], [0], [max_batch], [0], [-1]], dtype=np.int32)  # a row that is not there
+        self._numbers = np.arange(max_batch, dtype=np.int32)
         self.tables = torch.zeros(max_batch + 1, table_pages, dtype=torch.int32, pin_memory=pinned)
         self._reserve(packed_size(usual_rows, max_batch))
         self.sampled_at: list[int] = []  # of the step that was staged last: the rows whose logits are wanted
 
     def stage(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> Tensor:
         """Write the plan as `rows` rows of which `sampled` are sampled, padded; the part of `packed` to copy."""
+        if packed_size(rows, sampled) > len(self.packed):  # the slot is free, so nothing is copied from it any more
+            self._reserve(packed_size(rows, sampled))
+        if plan.chunks:
+            self._stage_any(plan, lanes, rows, sampled)
+        else:
+            self._stage_decode(plan.decode, lanes, rows, sampled)
+        return self.packed[: packed_size(rows, sampled)]
+
+    def _stage_decode(self, decode: Items[PlanRow], lanes: list[int], rows: int, sampled: int) -> None:
+        """A token a row, column by column."""
+        count = len(decode)
+        numbers = np.array(lanes, dtype=np.int32)
+        fields = self._host[: FIELDS * rows].reshape(FIELDS, rows)
+        ids, positions, tables, adapters, outputs = fields
+        # Unknown twice: the step before this one, which is in flight, samples the token.
+        ids[:count] = [
+            -1 - lane if row.sequence.unknown > 1 else row_tokens(row)[0]
+            for row, lane in zip(decode, lanes, strict=True)
+        ]
+        positions[:count] = [row.start for row in decode]
+        tables[:count] = outputs[:count] = numbers
+        adapters[:count] = [0 if row.sequence.adapter is None else row.sequence.adapter.slot for row in decode]
+        fields[:, count:] = self._padding
+        sampled_at, targets = self._host[FIELDS * rows : packed_size(rows, sampled)].reshape(2, sampled)
+        sampled_at[:count] = self._numbers[:count]
+        sampled_at[count:] = 0
+        targets[:count] = numbers
+        targets[count:] = self.max_batch
+        self.sampled_at = list(range(count))
+
+    def _stage_any(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> None:
+        """The slow twin of `_stage_decode`, and for all steps."""
         ids: list[int] = []
         positions: list[int] = []
         tables: list[int] = []
@@ -79,8 +114,6 @@ class DeviceInput:
             if row.samples:
                 wanted.append(len(ids) - 1)
         padding, spare = rows - len(ids), self.max_batch
-        if packed_size(rows, sampled) > len(self.packed):  # the slot is free, so nothing is copied from it any more
-            self._reserve(packed_size(rows, sampled))
         outputs = [-1] * rows
         for at, lane in zip(wanted, lanes, strict=True):
             outputs[at] = lane
@@ -90,7 +123,6 @@ class DeviceInput:
         packed += [*wanted, *[0] * unsampled, *targets, *[spare] * unsampled]
         self._host[: len(packed)] = packed
         self.sampled_at = wanted
-        return self.packed[: len(packed)]
 
     def _reserve(self, size: int) -> None:
         self.packed = torch.zeros(size, dtype=torch.int32, pin_memory=self._pinned)
@@ -108,11 +140,17 @@ class LaneTables:
     def __init__(self, lanes: int, table_pages: int, scratch: int) -> None:
         self._rows = np.full((lanes + 1, table_pages), scratch, dtype=np.int32)
         self._seen: list[tuple[list[int], int]] = [([], 0)] * lanes
+        self._last: tuple[list[int], list[list[int]], list[int]] | None = None  # lanes, page lists, their lengths
         self.version = 0
 
     def update(self, plan: StepPlan) -> None:
-        for row in plan.rows:
-            lane, pages = row.sequence.lane, row.sequence.pages
+        sequences = [row.sequence for row in plan.rows]
+        lanes, lists = [sequence.lane for sequence in sequences], [sequence.pages for sequence in sequences]
+        these = lanes, lists, [len(pages) for pages in lists]
+        if these == self._last:
+            return
+        self._last = these
+        for lane, pages in zip(lanes, lists, strict=True):
             known, count = self._seen[lane]
             if known is not pages:
                 count = 0

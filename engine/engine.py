@@ -27,11 +27,11 @@ from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.rescue import Rescue
 from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, PREFILL_TOKENS, AdapterRunner, ModelRunner
-from structgen.engine.sampler import IGNORED
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler, StepPlan
 from structgen.engine.sequence import MaskSource, Sequence
 from structgen.engine.step import StepSlot
+from structgen.engine.step_sampling import NOBODY, StepSampling
 from structgen.engine.trace import Trace
 from structgen.engine.waiting import Waiting
 
@@ -228,11 +228,7 @@ class Engine:
 
     def _sample(self, slot: StepSlot) -> None:
         with self.trace.host("sample", slot.number):
-            slot.sampling = sampling = []
-            for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
-                void = planned.void
-                assert has_mask or void or planned.sequence.matcher is None, "a constrained row lost its mask"
-                sampling.append(IGNORED if void else planned.sequence.sampling)
+            slot.sampling = self._sampling(slot)
             self._pipeline.sampled()
             if slot.fault is None:
                 try:
@@ -240,12 +236,27 @@ class Engine:
                 except Exception as problem:
                     slot.fault = problem
 
+    @staticmethod
+    def _sampling(slot: StepSlot) -> StepSampling:
+        """How each row picks its token. All tokens before it have been appended."""
+        sources, positions = [], []
+        for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
+            sequence = planned.sequence
+            if planned.epoch == sequence.epoch:
+                assert has_mask or sequence.matcher is None, "a constrained row lost its mask"
+                sources.append(sequence.sampling)
+                positions.append(len(sequence.output_ids))
+            else:
+                sources.append(NOBODY)
+                positions.append(0)
+        return StepSampling(sources, positions)
+
     def _commit_sampled(self) -> None:
         slot = self._pipeline.to_commit
         if slot is None:
             return
         with self.trace.host("wait", slot.number):
-            picks = self._rescue.wait(slot)
+            tokens, faults, logprobs = self._rescue.wait(slot)
         with self.trace.host("commit", slot.number):
             if slot.fault is None:  # else its events may never have been recorded
                 idle = self.trace.device(self.runner.spans(slot), slot.number)
@@ -253,15 +264,16 @@ class Engine:
                     self._waiting.note(idle)
             else:
                 self.trace.idle()  # rows have run again since, which is not in the trace
-            for planned, pick in zip(slot.rows, picks, strict=True):
-                if planned.void:
+            for row, planned in enumerate(slot.rows):
+                sequence = planned.sequence
+                if planned.epoch != sequence.epoch:
                     self.metrics.void_rows += 1
                     continue
-                planned.sequence.unknown -= 1
-                if pick.fault is not None:
-                    self._lifecycle.fail(planned.sequence, pick.fault)
+                sequence.unknown -= 1
+                if row in faults:
+                    self._lifecycle.fail(sequence, faults[row])
                 else:
-                    self._lifecycle.append(planned.sequence, pick)
+                    self._lifecycle.append(sequence, tokens[row], logprobs.get(row))
             for sequence in self._pipeline.commit():
                 self._lifecycle.settle(sequence)
         self._note_duration()
@@ -283,7 +295,7 @@ class Engine:
         with self.trace.host("launch", self.metrics.steps):
             slot.stage(plan, self.metrics.steps)
             slot.waited = has_waited
-            self._pipeline.launch(row.sequence for row in plan.rows)
+            self._pipeline.launch([row.sequence for row in plan.rows])
             try:
                 self.runner.launch(slot)
             except Exception as problem:
@@ -298,6 +310,8 @@ class Engine:
 
     def _waiting_pays(self, slot: StepSlot) -> bool:
         """Whether to commit before launching, though a second step could be in flight: when rows are likely to jump."""
+        if not self._lifecycle.jumps:
+            return False
         return self._waiting.pays([self._lifecycle.jump_chance(row.sequence) for row in slot.rows if not row.void])
 
     def _note_duration(self) -> None:

@@ -8,37 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from itertools import cycle, product
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.drawing import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from structgen.engine.penalties import apply_edits, gather_edits
+from structgen.engine.random_stream import bits_at
 from structgen.engine.sampled import Sampled
 from structgen.engine.sampler import RowSampling, Sampler
 from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.step_sampling import SamplingSource, StepSampling, in_float32
 from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
 
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
-LEAST_SHARE = 1e-30  # a top_p that keeps the most likely token alone
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
 ROW_OCTETS = 25  # of a row's parameters
 
 
-class StagedRows(NamedTuple):
-    """Row parameters: one pinned buffer, its twin on the device, and the device's views of it.
+class StagedRows:
+    """Row parameters: one pinned buffer, its twin on the device, and the views of both.
 
-    `params` is what stands in the buffer: rows that ask for the same as at the last step are not written again.
+    `sources` stand in the buffer, if any: the rows of a step that are those of the step before are not written again.
+    `starts` and `drawn` (uint64, 0 for greedy rows) then are those of their random streams.
     """
 
-    host: Tensor
-    device: Tensor
-    rows: RowParams
-    constrained: Tensor
-    params: list[SamplingParams]
+    def __init__(self, most: int, device: torch.device) -> None:
+        self.host = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self.device = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, device=device)
+        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
+        seed, temperature, top_p, min_p, top_k, self.constrained = (
+            self.device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
+        )
+        self.rows = RowParams(
+            temperature=temperature.view(torch.float32),
+            top_k=top_k.view(torch.int32),
+            top_p=top_p.view(torch.float32),
+            min_p=min_p.view(torch.float32),
+            seed=seed.view(torch.int64),
+            offset=torch.zeros(most, dtype=torch.int64, device=device),
+        )
+        octets = self.host.numpy()
+        self.seeds = octets[: 8 * most].view(np.uint64)
+        self.numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
+        self.top_ks = octets[20 * most : 24 * most].view(np.int32)
+        self.flags = octets[24 * most :]
+        self.sources: list[SamplingSource] = []
+        self.starts, self.drawn = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
 
 class FusedSampler(Sampler):
@@ -87,44 +104,47 @@ class FusedSampler(Sampler):
 
     def stage(self) -> StagedRows:
         """Buffers for the parameters of one call, which belong to its owner until the device has read them."""
-        most = self._max_batch
-        host = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-        device = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, device=self.device)
-        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
-        seed, temperature, top_p, min_p, top_k, constrained = (
-            device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
-        )
-        params = RowParams(
-            temperature=temperature.view(torch.float32),
-            top_k=top_k.view(torch.int32),
-            top_p=top_p.view(torch.float32),
-            min_p=min_p.view(torch.float32),
-            seed=seed.view(torch.int64),
-            offset=torch.zeros(most, dtype=torch.int64, device=self.device),
-        )
-        return StagedRows(host, device, params, constrained, [])
+        return StagedRows(self._max_batch, self.device)
 
     def fill(self, staged: StagedRows, constrained: Items[bool], rows: Items[RowSampling]) -> None:
         """Write the rows' parameters to the buffers, and send them off."""
-        most, count = self._max_batch, len(rows)
-        octets = staged.host.numpy()
-        octets[: 8 * most].view(np.int64)[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
-        params = [row.params for row in rows]
-        if params != staged.params:
-            staged.params[:] = params
-            numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
-            numbers[:, :count] = np.array([_in_float32(each) for each in params]).T
-            octets[20 * most : 24 * most].view(np.int32)[:count] = [min(each.top_k, self.vocab_size) for each in params]
-        octets[24 * most :][:count] = constrained
-        octets[24 * most :][count:] = 0
+        count = len(rows)
+        if isinstance(rows, StepSampling):
+            self._write_columns(staged, rows)
+        else:
+            self._write_rows(staged, rows)
+        staged.flags[:count] = constrained
+        staged.flags[count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)
+
+    def _write_columns(self, staged: StagedRows, rows: StepSampling) -> None:
+        count = len(rows)
+        if rows.sources != staged.sources:
+            staged.sources = rows.sources
+            staged.starts = np.array([source.random.start for source in rows.sources], dtype=np.uint64)
+            staged.drawn = np.array([not source.greedy for source in rows.sources], dtype=np.uint64)
+            staged.numbers[:, :count] = np.array([source.numbers for source in rows.sources]).T
+            top_ks = [min(source.params.top_k, self.vocab_size) for source in rows.sources]
+            staged.top_ks[:count] = top_ks
+        staged.seeds[:count] = bits_at(staged.starts, rows.positions) * staged.drawn
+
+    def _write_rows(self, staged: StagedRows, rows: Items[RowSampling]) -> None:
+        """The slow twin of `_write_columns`, and for rows that are no step's."""
+        count, staged.sources = len(rows), []
+        staged.seeds[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
+        staged.numbers[:, :count] = np.array([in_float32(row.params) for row in rows]).T
+        staged.top_ks[:count] = [min(row.params.top_k, self.vocab_size) for row in rows]
 
 
 def has_cuts(rows: Items[RowSampling]) -> bool:
+    """Whether any row keeps only its most likely tokens."""
+    if isinstance(rows, StepSampling):
+        return True in [source.cuts for source in rows.sources]
     return any(row.params.top_k or row.params.top_p < 1 or row.params.min_p for row in rows)
 
 
-def _in_float32(params: SamplingParams) -> tuple[float, float, float]:
-    """temperature, top_p and min_p: extreme values stay numbers, and mean the same, when they are rounded."""
-    temperature = params.temperature and min(max(params.temperature, LEAST_TEMPERATURE), MOST_TEMPERATURE)
-    return temperature, max(params.top_p, LEAST_SHARE), params.min_p
+def wants_more(rows: Items[RowSampling]) -> bool:
+    """Whether any row asks for more than a token: logprobs, or edits of its logits."""
+    if isinstance(rows, StepSampling):
+        return True in [source.wants_more for source in rows.sources]
+    return any(row.history is not None or row.params.logprobs for row in rows)

@@ -13,7 +13,6 @@ from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.mask_filler import MaskFiller
 from structgen.engine.metrics import Metrics
 from structgen.engine.runner import ModelRunner
-from structgen.engine.sampled import Pick
 from structgen.engine.scheduler import Scheduler
 from structgen.engine.sequence import FinishReason, Mask, MaskSource, Sequence, Stage
 
@@ -34,7 +33,10 @@ class StepOutput:
 
 
 class Lifecycle:
-    """Owns the set of sequences that are not yet released, and what the next `take_outputs` will tell of them."""
+    """Owns the set of sequences that are not yet released, and what the next `take_outputs` will tell of them.
+
+    `jumps`: whether tokens that a grammar forces are appended without sampling.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,8 @@ class Lifecycle:
         self.live: set[Sequence] = set()
         self._outputs: dict[Sequence, StepOutput] = {}
         self._runner, self._scheduler, self._adapters, self._metrics = runner, scheduler, adapters, metrics
-        self._filler, self._jump_forward = filler, jump_forward
-        self._jumps = JumpPredictor()
+        self._filler, self.jumps = filler, jump_forward
+        self._predictor = JumpPredictor()
         self._spare_mask: Mask = np.zeros(-(-runner.vocab_size // 32), dtype=np.int32)
 
     @property
@@ -70,23 +72,34 @@ class Lifecycle:
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
-    def append(self, sequence: Sequence, pick: Pick) -> None:
+    def append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None = None) -> None:
         """Take one sampled token in, and what must follow it."""
         self._metrics.tokens_sampled += 1
-        state = self._state_before_a_jump(sequence)
-        self._take(sequence, pick.token, pick.logprob)
-        if not sequence.prompt_is_known and not sequence.finished:
+        state = self._state_before_a_jump(sequence) if self.jumps else None
+        matcher = sequence.matcher
+        try:
+            if token in sequence.params.stop_token_ids:
+                self.finish(sequence, "stop")
+            elif matcher is None or matcher.accept(token):
+                self._add(sequence, token, logprob)
+            else:
+                self.fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
+        except Exception as problem:
+            self.fail(sequence, f"the grammar failed: {problem!r}")
+        if sequence.finished:
+            return
+        if not sequence.prompt_is_known:
             sequence.prompt_is_known = True
-            self._scheduler.remember(sequence, len(sequence.prompt_ids))
-        if not sequence.finished:
+            self._scheduler.remember(sequence, sequence.prompt_length)
+        if self.jumps:
             jumped = self._jump(sequence)
             if state is not None:
-                self._jumps.note(state, jumped)
+                self._predictor.note(state, jumped)
 
     def jump_chance(self, sequence: Sequence) -> float:
         """How likely the token that is sampled next forces others after it, 0 to 1."""
         state = self._state_before_a_jump(sequence)
-        return 0.0 if state is None else self._jumps.chance(state)
+        return 0.0 if state is None else self._predictor.chance(state)
 
     def _state_before_a_jump(self, sequence: Sequence) -> Hashable:
         """None where there can be no jump."""
@@ -100,34 +113,21 @@ class Lifecycle:
         """The matcher, where the tokens that it forces are appended. Not where the model's own logprob of each token is
         wanted: a token that is not sampled has none.
         """
-        return sequence.matcher if self._jump_forward and sequence.params.logprobs != "raw" else None
-
-    def _take(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
-        """Add a token: advance the grammar, and end the sequence where it must end."""
-        if token in sequence.params.stop_token_ids:
-            return self.finish(sequence, "stop")
-        matcher = sequence.matcher
-        try:
-            if matcher is not None and not matcher.accept(token):
-                return self.fail(sequence, f"the grammar refused token {token}, which its mask had allowed")
-            self._add(sequence, token, logprob)
-        except Exception as problem:
-            self.fail(sequence, f"the grammar failed: {problem!r}")
-        return None
+        return sequence.matcher if self.jumps and sequence.params.logprobs != "raw" else None
 
     def _add(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> None:
-        """The grammar has accepted the token."""
+        """The grammar has accepted the token: end the sequence where it must end."""
         matcher = sequence.matcher
         if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
             return self.finish(sequence, "stop")
         sequence.append(token, logprob)
-        output = self._output(sequence)
+        output = self._outputs.get(sequence) or self._output(sequence)
         output.token_ids.append(token)
         if sequence.logprobs:
             output.logprobs.append(sequence.logprobs[-1])
-        if matcher is not None and self._only_eos_is_left(sequence, matcher):
+        if matcher is not None and matcher.is_complete and self._only_eos_is_left(sequence):
             return self.finish(sequence, "stop")
-        if sequence.budget == 0:
+        if len(sequence.output_ids) >= sequence.limit:
             self.finish(sequence, "length")
         return None
 
@@ -171,12 +171,13 @@ class Lifecycle:
             matcher.rollback(1)
         return fits
 
-    def _only_eos_is_left(self, sequence: Sequence, matcher: MaskSource) -> bool:
-        """Whether the next step could sample nothing but EOS: then it need not run. Its mask is then final as well.
+    def _only_eos_is_left(self, sequence: Sequence) -> bool:
+        """Whether the next step could sample nothing but EOS, where the value is complete: then it need not run. Its
+        mask is then final as well.
 
         False as well when the mask comes too late; the sequence's next step then waits for it.
         """
-        if not matcher.is_complete or not sequence.eos_token_ids or sequence.budget == 0:
+        if not sequence.eos_token_ids or sequence.budget == 0:
             return False
         mask = self._spare_mask
         was_closed = sequence.closed_early
@@ -228,7 +229,7 @@ class Lifecycle:
     def _output(self, sequence: Sequence) -> StepOutput:
         output = self._outputs.get(sequence)
         if output is None:
-            output = self._outputs[sequence] = StepOutput(sequence)
+            output = self._outputs[sequence] = StepOutput(sequence, [], [])
         return output
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from structgen.engine.cuda_buckets import Bucket
 from structgen.engine.cuda_buffers import DeviceSlot
 from structgen.engine.cuda_runner import CudaRunner
-from structgen.engine.fused_sampler import SEED_RANGE, has_cuts
+from structgen.engine.fused_sampler import SEED_RANGE, has_cuts, wants_more
 from structgen.engine.llama import LlamaModel
 from structgen.engine.megakernel_weights import device_model
 from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
@@ -126,8 +126,7 @@ class MegakernelRunner(CudaRunner):
         self._launched.pop(slot.index, None)
         if decoder is None:
             return super().sample(slot)
-        wants_logits = any(row.history is not None or row.params.logprobs for row in slot.sampling)
-        if slot.rows and not wants_logits and not has_cuts(slot.sampling):
+        if slot.rows and not wants_more(slot.sampling) and not has_cuts(slot.sampling):
             return self._pick(slot, self._slots[slot.index], bucket, decoder)
         with self._on_compute:
             if slot.rows:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
+
 import numpy as np
+import numpy.typing as npt
 
 WORD = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, made odd
+FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's multipliers
 
 
 class RandomStream:
@@ -20,11 +24,26 @@ class RandomStream:
         """Without a seed the system's entropy starts the stream. Seeds count modulo 2^64."""
         entropy = None if seed is None else seed & WORD
         (start,) = np.random.SeedSequence(entropy, spawn_key=(stream,)).generate_state(1, np.uint64)
-        self._start = int(start)
+        self.start = int(start)
 
     def at(self, position: int) -> float:
         """The number of the output's token at `position`, with 53 random bits."""
-        word = (self._start + (position + 1) * STEP) & WORD
-        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+        word = (self.start + (position + 1) * STEP) & WORD
+        word = ((word ^ (word >> 30)) * FIRST) & WORD
+        word = ((word ^ (word >> 27)) * SECOND) & WORD
         return ((word ^ (word >> 31)) >> 11) * 2.0**-53
+
+
+def bits_at(starts: npt.NDArray[np.uint64], positions: Items[int]) -> npt.NDArray[np.uint64]:
+    """The 53 random bits of `RandomStream.at`, of many streams together: uint64 [R] of their starts [R]."""
+    word = np.array(positions, dtype=np.uint64)
+    word += np.uint64(1)
+    word *= np.uint64(STEP)
+    word += starts
+    word ^= word >> np.uint64(30)
+    word *= np.uint64(FIRST)
+    word ^= word >> np.uint64(27)
+    word *= np.uint64(SECOND)
+    word ^= word >> np.uint64(31)
+    word >>= np.uint64(11)
+    return word

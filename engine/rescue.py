@@ -7,13 +7,11 @@ from structgen.engine.lifecycle import Lifecycle
 from structgen.engine.metrics import Metrics
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.runner import ModelRunner
-from structgen.engine.sampled import Pick, Sampled
+from structgen.engine.sampled import FAULTS, Arrived
 from structgen.engine.sampler import IGNORED
 from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.sequence import Stage
 from structgen.engine.step import StepSlot
-
-NO_PICK = Pick(0, None, None)
 
 
 class Rescue:
@@ -32,7 +30,7 @@ class Rescue:
         self._runner, self._pipeline, self._lifecycle, self._metrics = runner, pipeline, lifecycle, metrics
         self._spare, self._seconds = spare, seconds
 
-    def wait(self, slot: StepSlot) -> list[Pick]:
+    def wait(self, slot: StepSlot) -> Arrived:
         """What the step sampled; when the runner fails, each row is run again alone, and those that fail again end."""
         try:
             return self._wait(slot)
@@ -41,7 +39,7 @@ class Rescue:
                 self._lifecycle.fail(sequence, problem.message)
             raise
 
-    def _wait(self, slot: StepSlot) -> list[Pick]:
+    def _wait(self, slot: StepSlot) -> Arrived:
         try:
             if slot.fault is not None:
                 raise slot.fault
@@ -51,23 +49,27 @@ class Rescue:
         except Exception as problem:
             slot.fault = problem
             return self._run_again(slot)
-        return _picks(slot)
+        return _arrived(slot)
 
-    def _run_again(self, slot: StepSlot) -> list[Pick]:
+    def _run_again(self, slot: StepSlot) -> Arrived:
         self._metrics.rescued_steps += 1
         if self._pipeline.newest is not slot:  # it was launched on tokens that this step never sampled
             self._undo(self._pipeline.newest)
         sampling = {planned.sequence: row for row, planned in enumerate(slot.rows)}
-        picks = [NO_PICK] * len(slot.rows)
+        arrived = Arrived([0] * len(slot.rows), {}, {})
         for planned in slot.plan.rows:
             row, sequence = sampling.get(planned.sequence), planned.sequence
             if planned.void or sequence.stage is not Stage.RUNNING:  # nobody waits for its token, or it has no lane
                 sequence.void(min(sequence.computed, planned.start))  # the keys of the row are not there
                 continue
             found = self._run_alone(planned, slot, row)
-            if row is not None and found:
-                picks[row] = found[0]
-        return picks
+            if row is not None and found is not None:
+                arrived.tokens[row] = found.tokens[0]
+                if 0 in found.faults:
+                    arrived.faults[row] = found.faults[0]
+                if 0 in found.logprobs:
+                    arrived.logprobs[row] = found.logprobs[0]
+        return arrived
 
     def _undo(self, slot: StepSlot) -> None:
         """Take the newest step back. It is seen through first: it may be reading its buffers, and what it wrote counts
@@ -89,8 +91,10 @@ class Rescue:
         for sequence in self._pipeline.discard():
             self._lifecycle.settle(sequence)
 
-    def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> list[Pick]:
-        """Run one row of a step again; `row`: where its mask is in the step's slot, if it samples."""
+    def _run_alone(self, planned: PlanRow, slot: StepSlot, row: int | None) -> Arrived | None:
+        """Run one row of a step again; `row`: where its mask is in the step's slot, if it samples. None when it fails
+        again, and its sequence with it.
+        """
         alone = self._spare
         alone.stage(StepPlan((), (planned,)), slot.number)
         if row is not None:
@@ -105,10 +109,12 @@ class Rescue:
             raise
         except Exception as problem:
             self._lifecycle.fail(planned.sequence, f"the model failed: {problem!r}")
-            return []
-        return _picks(alone)
+            return None
+        return _arrived(alone)
 
 
-def _picks(slot: StepSlot) -> list[Pick]:
+def _arrived(slot: StepSlot) -> Arrived:
     count = len(slot.rows)
-    return Sampled(slot.tokens[:count], slot.status[:count], slot.logprobs).read()
+    tokens, status = slot.host_tokens[:count].tolist(), slot.host_status[:count]
+    faults = {row: FAULTS[int(status[row])] for row in status.nonzero()[0].tolist()} if status.any() else {}
+    return Arrived(tokens, faults, {} if slot.logprobs is None else slot.logprobs.read(tokens))

@@ -21,6 +21,14 @@ class Pick(NamedTuple):
     logprob: TokenLogprob | None
 
 
+class Arrived(NamedTuple):
+    """What a step sampled, on the host: a token a row; for few rows, if any, why there is none, and logprobs."""
+
+    tokens: list[int]
+    faults: dict[int, str]
+    logprobs: dict[int, TokenLogprob]
+
+
 @dataclass(frozen=True)
 class Sampled:
     """tokens int64 [R], status int8 [R] (see FAULTS; a token is only one where it is OK), and logprobs if any row

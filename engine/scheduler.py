@@ -8,7 +8,7 @@ from functools import cached_property
 
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator, page_keys
-from structgen.engine.sequence import Sequence, Stage
+from structgen.engine.sequence import RUNNING, Sequence, Stage
 
 SHORT_CHUNK = 16  # tokens; what a jump forward leaves, or the rest of a prompt: it goes before longer ones
 # Pages of a prefix that a running sequence computes right now: so many are worth a wait of some steps, which that
@@ -31,12 +31,12 @@ class PlanRow:
 
     @property
     def void(self) -> bool:
-        return self.sequence.finished or self.sequence.epoch != self.epoch
+        return self.sequence.epoch != self.epoch
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Decode rows (one token each) first, then chunks; both kinds are equal otherwise."""
+    """Decode rows (one token each, all of which sample) first, then chunks; both kinds are equal otherwise."""
 
     decode: tuple[PlanRow, ...]
     chunks: tuple[PlanRow, ...]
@@ -47,11 +47,11 @@ class StepPlan:
 
     @cached_property
     def sampling_rows(self) -> tuple[PlanRow, ...]:
-        return tuple(row for row in self.rows if row.samples)
+        return self.decode + tuple([row for row in self.chunks if row.samples])
 
     @cached_property
     def tokens(self) -> int:
-        return sum(row.count for row in self.rows)
+        return len(self.decode) + sum([row.count for row in self.chunks])
 
 
 class Scheduler:
@@ -91,24 +91,32 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
-        self._admit()
+        if self.waiting:
+            self._admit()
         decode, waiting = [], []
         for sequence in self.running.copy():  # growing may preempt some
             pending = sequence.plannable
             if pending > 1:
                 waiting.append((sequence, pending))
             elif pending and self._grow(sequence, 1):
-                decode.append((sequence, 1))
-        room = self.step_tokens - len(decode)
+                decode.append(sequence)
+        chunks = self._fit_chunks(waiting, self.step_tokens - len(decode)) if waiting else []
+        if not decode and not chunks:
+            return None
+        # Taken only now: a later row may have preempted an earlier one's, whose token then does not run.
+        taken = [_take(each, 1, True) for each in decode if each.stage is RUNNING]
+        pieces = [_take(each, count, count == each.pending) for each, count in chunks if each.stage is RUNNING]
+        return StepPlan(tuple(taken), tuple(pieces)) if taken or pieces else None
+
+    def _fit_chunks(self, waiting: list[tuple[Sequence, int]], room: int) -> list[tuple[Sequence, int]]:
+        """How much of what waits runs in this step."""
         chunks = []
         for sequence, pending in sorted(waiting, key=_is_long):
             count = min(pending, room)
             if count > 0 and self._grow(sequence, count):
                 chunks.append((sequence, count))
                 room -= count
-        # Taken only now: a later row may have preempted an earlier one's, whose token then does not run.
-        plan = StepPlan(self._take_running(decode), self._take_running(chunks))
-        return plan if plan.decode or plan.chunks else None
+        return chunks
 
     def drop(self, sequence: Sequence) -> None:
         """The sequence is finished: it is planned no more. Its pages stay until `release`."""
@@ -184,7 +192,7 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, count: int) -> bool:
         """Pages for `count` more tokens; False when the sequence must wait for some, or is preempted."""
-        if sequence.stage is not Stage.RUNNING:
+        if sequence.stage is not RUNNING:
             return False
         end = sequence.computed + count
         if end <= len(sequence.pages) * self.pages.page_size:
@@ -226,16 +234,12 @@ class Scheduler:
         if self._coming:
             self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
-    def _take_running(self, rows: list[tuple[Sequence, int]]) -> tuple[PlanRow, ...]:
-        return tuple([self._take(each, count) for each, count in rows if each.stage is Stage.RUNNING])
 
-    @staticmethod
-    def _take(sequence: Sequence, count: int) -> PlanRow:
-        samples = count == sequence.pending
-        row = PlanRow(sequence, sequence.computed, count, samples, sequence.epoch)
-        sequence.computed += count
-        sequence.unknown += samples
-        return row
+def _take(sequence: Sequence, count: int, samples: bool) -> PlanRow:
+    start = sequence.computed
+    sequence.computed = start + count
+    sequence.unknown += samples
+    return PlanRow(sequence, start, count, samples, sequence.epoch)
 
 
 def _is_long(waiting: tuple[Sequence, int]) -> bool:

@@ -14,8 +14,8 @@ from structgen.engine.adapters import Adapter
 from structgen.engine.logprobs import TokenLogprob
 from structgen.engine.penalties import TokenHistory
 from structgen.engine.random_stream import RandomStream
-from structgen.engine.sampler import RowSampling
 from structgen.engine.sampling_params import SamplingParams
+from structgen.engine.step_sampling import SamplingSource
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Mask = npt.NDArray[np.int32]
@@ -63,12 +63,16 @@ class Stage(Enum):
     FINISHED = "finished"  # final for the user; a zombie while inflight_refs > 0, and owns pages until then
 
 
+RUNNING = Stage.RUNNING  # looking a member up in its class takes longer than comparing it
+
+
 class Sequence:
     """Tokens and state of one request. The engine thread alone changes it; callers read.
 
     computed       tokens whose keys and values are cached, or will be by a step already in flight
     unknown        1 while a step in flight samples its next token: it exists on the device, and not here
-    epoch          raised when what steps in flight sample for it is void; a row of an older epoch is ignored
+    epoch          raised when what steps in flight sample for it is void, and when it ends; a row of an older epoch
+                   is ignored
     lane           where the runner keeps its last sampled token and its page table, while it runs
     limit          tokens that may be generated, EOS included (max_tokens, or what the context leaves)
     inflight_refs  steps in flight that hold a row of this sequence
@@ -85,6 +89,7 @@ class Sequence:
     ) -> None:
         self.number = number
         self.prompt_ids = list(prompt_ids)
+        self.prompt_length = len(self.prompt_ids)
         self.params = params
         self.matcher = matcher
         self.eos_token_ids = eos_token_ids
@@ -106,8 +111,8 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None
-        self.random = RandomStream(params.seed, params.stream)
         self.history = TokenHistory(params, self.prompt_ids) if params.edits_logits else None
+        self.sampling = SamplingSource(params, RandomStream(params.seed, params.stream), self.history)
         self.logprobs: list[TokenLogprob] = []  # one an output token, when params.logprobs asks for them
 
     @property
@@ -122,7 +127,7 @@ class Sequence:
     @property
     def total(self) -> int:
         """Tokens known so far, prompt and output."""
-        return len(self.prompt_ids) + len(self.output_ids)
+        return self.prompt_length + len(self.output_ids)
 
     @property
     def pending(self) -> int:
@@ -137,14 +142,12 @@ class Sequence:
     @property
     def plannable(self) -> int:
         """Tokens a step could take of it now: none while its mask is waited for, or when its budget is used up."""
-        late = self.mask_job is not None and not self.mask_job.done()
-        return self.pending if self.stage is Stage.RUNNING and self.budget > self.unknown and not late else 0
-
-    @property
-    def sampling(self) -> RowSampling:
-        """How its next token is sampled. All earlier ones must have been appended."""
-        uniform = 0.0 if self.params.greedy else self.random.at(len(self.output_ids))
-        return RowSampling(self.params, uniform, self.history)
+        known = len(self.output_ids) + self.unknown
+        if known >= self.limit or self.stage is not RUNNING:
+            return 0
+        if self.mask_job is not None and not self.mask_job.done():
+            return 0
+        return self.prompt_length + known - self.computed
 
     def append(self, token: int, logprob: TokenLogprob | None = None) -> None:
         """Add an output token; what its penalties and logprobs keep grows with it."""
@@ -156,7 +159,7 @@ class Sequence:
 
     def tokens(self, start: int, count: int) -> list[int]:
         """At most `count` known tokens from position `start`, across prompt and output."""
-        prompt = len(self.prompt_ids)
+        prompt = self.prompt_length
         if start >= prompt:
             return self.output_ids[start - prompt : start - prompt + count]
         head = self.prompt_ids[start : start + count]
@@ -172,6 +175,7 @@ class Sequence:
         """Final for the user from here on. Closing early is told as `length`: clients rely on that word."""
         assert not self.finished
         self.stage, self.finished = Stage.FINISHED, True
+        self.epoch += 1
         self.finish_reason = "length" if reason == "stop" and self.closed_early else reason
         self.error = error
         if self.mask_job is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from structgen.engine.sampler import RowSampling
 from structgen.engine.scheduler import PlanRow, StepPlan
+from structgen.engine.sequence import Sequence
 
 
 class StepSlot:
@@ -18,7 +22,8 @@ class StepSlot:
         constrained  which rows have a mask
         sampling     how each row picks its token
     Written by the runner, read by the engine after `wait`:
-        tokens       int64 [B], status int8 [B] (0: `tokens` counts; otherwise why there is none)
+        tokens       int64 [B], status int8 [B] (0: `tokens` counts; otherwise why there is none); `host_tokens` and
+                     `host_status` are numpy's views of them
         logprobs     what was asked for beside the tokens, or None
     `logits` [B, V] float32 is there for runners that compute on the host.
     """
@@ -30,9 +35,11 @@ class StepSlot:
         self.mask_rows = tuple(self.mask.numpy())  # views, to be filled and not replaced
         self.tokens = torch.zeros(max_batch, dtype=torch.int64, pin_memory=pinned)
         self.status = torch.zeros(max_batch, dtype=torch.int8, pin_memory=pinned)
+        self.host_tokens: npt.NDArray[np.int64] = self.tokens.numpy()
+        self.host_status: npt.NDArray[np.int8] = self.status.numpy()
         self.logits = torch.zeros(0 if pinned else max_batch, vocab_size, dtype=torch.float32)
         self.constrained = [False] * max_batch
-        self.sampling: list[RowSampling] = []
+        self.sampling: Items[RowSampling] = ()
         self.logprobs: Any = None
         self.fault: Exception | None = None  # from launching or sampling; told when the tokens are wanted
         self.waited = False  # for all tokens before it, and for nothing else: the engine chose to
@@ -40,12 +47,14 @@ class StepSlot:
         self.number = 0  # of the step, counting from 1
         self.plan = StepPlan((), ())
         self.rows: tuple[PlanRow, ...] = ()
+        self.sequences: list[Sequence] = []  # of the sampling rows
         self.lanes: list[int] = []  # where each sampling row's token goes
 
     def stage(self, plan: StepPlan, number: int) -> None:
         self.plan, self.rows, self.number = plan, plan.sampling_rows, number
-        self.lanes = [row.sequence.lane for row in self.rows]
-        self.fault, self.logprobs, self.sampling = None, None, []
+        self.sequences = [row.sequence for row in self.rows]
+        self.lanes = [sequence.lane for sequence in self.sequences]
+        self.fault, self.logprobs, self.sampling = None, None, ()
         self.constrained[: len(self.rows)] = [False] * len(self.rows)
 
 

@@ -301,8 +301,9 @@ class Matcher:
     @property
     def is_complete(self) -> bool:
         """Whether what was accepted so far is a whole value, so that EOS is legal now."""
-        automaton, config = self._here()
-        return not self.is_terminated and automaton.is_final(config)
+        if self._automaton is not self._compiled.automaton:
+            self._replay()
+        return not self.is_terminated and self._automaton.is_final(self._configs[-1])
 
     @property
     def min_tokens_to_complete(self) -> int:

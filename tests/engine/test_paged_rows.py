@@ -79,7 +79,7 @@ def test_the_gpu_runner_hands_each_row_its_adapter() -> None:
 def under_adapter(model: LlamaModel, table: AdapterTable, ids: list[int], slot: int) -> torch.Tensor:
     """Logits of a text's last token, run as one prefill chunk."""
     made = sequence(0, 0, [0])
-    made.prompt_ids = ids
+    made.prompt_ids, made.prompt_length = ids, len(ids)
     made.adapter = Adapter("alone", slot, b"") if slot else None
     laid_out = HostInput(step_tokens=32, max_batch=1, table_pages=1, page_size=PAGE_SIZE)
     laid_out.stage(StepPlan((), (PlanRow(made, 0, len(ids), True),)))

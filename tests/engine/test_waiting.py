@@ -11,7 +11,7 @@ import pytest
 from structgen.engine import Engine, SamplingParams
 from structgen.engine.mask_filler import GLANCE
 from structgen.engine.rescue import Rescue
-from structgen.engine.sampled import Pick
+from structgen.engine.sampled import Arrived
 from structgen.engine.step import StepSlot
 from structgen.engine.trace import Trace
 from structgen.engine.waiting import Waiting
@@ -96,8 +96,8 @@ def test_only_what_the_engine_chose_to_wait_for_is_what_waiting_costs(
     engine.close()
 
 
-def a_pause_before(work: Callable[..., list[Pick]]) -> Callable[..., list[Pick]]:
-    def later(*given: Any) -> list[Pick]:
+def a_pause_before(work: Callable[..., Arrived]) -> Callable[..., Arrived]:
+    def later(*given: Any) -> Arrived:
         time.sleep(LONG)
         return work(*given)
 
