@@ -16,7 +16,9 @@ import torch
 from structgen.engine.bench_gpu import BATCHES, LLAMA_1B, PROMPT_TOKENS, recorded_tasks
 from structgen.engine.bench_structured import MAX_TOKENS, Task, Writer
 from structgen.engine.bench_vocabulary import made_up_vocabulary
+from structgen.engine.cuda_buffers import MOST_SLOTS
 from structgen.engine.device_input import DeviceInput, LaneTables
+from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.engine import Engine
 from structgen.engine.fused_sampler import FusedSampler
 from structgen.engine.runner import PAGE_SIZE
@@ -33,24 +35,28 @@ class NoDevice:
 
     vocab_size, max_context, page_size = LLAMA_1B.vocab_size, CONTEXT, PAGE_SIZE
     pages = 2 * MOST * (PROMPT_TOKENS + MAX_TOKENS) // PAGE_SIZE
-    default_depth, pinned = 2, False
+    default_depth, pinned, shares_masks = 2, False, True
 
     def __init__(self) -> None:
         self._staged = DeviceInput(usual_rows=CONTEXT, max_batch=MOST, table_pages=CONTEXT // PAGE_SIZE, pinned=False)
         self._tables = LaneTables(MOST, CONTEXT // PAGE_SIZE, scratch=self.pages)
         self._sampler = FusedSampler(self.vocab_size, "cpu", max_batch=MOST)
         self._parameters = self._sampler.stage()
+        self._masks = DeviceMasks(self.vocab_size, slots=MOST_SLOTS, max_batch=MOST, device=torch.device("cpu"))
 
     def launch(self, slot: StepSlot) -> None:
         self._tables.update(slot.plan)
         self._staged.stage(slot.plan, slot.lanes, max(MOST, slot.plan.tokens), MOST)
 
     def sample(self, slot: StepSlot) -> None:
-        self._sampler.fill(self._parameters, slot.constrained[: len(slot.rows)], slot.sampling)
+        constrained = slot.constrained[: len(slot.rows)]
+        masks = self._masks.bring(slot) if True in constrained else None
+        self._sampler.fill(self._parameters, constrained, slot.sampling, masks)
 
     def wait(self, slot: StepSlot, seconds: float) -> None:
-        slot.tokens.zero_()
-        slot.status.zero_()
+        self._masks.release(slot)
+        slot.host_tokens[:] = 0
+        slot.host_status[:] = 0
 
     def clear(self, pages: Iterable[int]) -> None: ...
 

@@ -10,8 +10,11 @@ from structgen.engine.cuda_events import StepEvents, make_event
 from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput
+from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
+
+MOST_SLOTS = 3  # two steps in flight, and a third slot in which single rows run again
 
 
 class DeviceSlot:
@@ -46,6 +49,7 @@ class DeviceSlots:
     ) -> None:
         self._sampler, self._last_tokens, self._graphs = sampler, last_tokens, graphs
         self._max_batch, self._table_pages, self._scratch = max_batch, table_pages, scratch
+        self._masks = DeviceMasks(sampler.vocab_size, slots=MOST_SLOTS, max_batch=max_batch, device=last_tokens.device)
         self._made: dict[int, DeviceSlot] = {}
 
     def __getitem__(self, index: int) -> DeviceSlot:
@@ -63,6 +67,6 @@ class DeviceSlots:
         most, pages, device = self._max_batch, self._table_pages, self._last_tokens.device
         staged = DeviceInput(usual_rows=MOST_GRAPH_ROWS, max_batch=most, table_pages=pages, pinned=True)
         tables = torch.full((most + 1, pages), self._scratch, dtype=torch.int32, device=device)
-        sampling = CudaSampling(self._sampler, self._last_tokens, max_batch=most, graphs=self._graphs)
+        sampling = CudaSampling(self._sampler, self._masks, self._last_tokens, max_batch=most, graphs=self._graphs)
         torch.cuda.synchronize(device)  # what was made here was made on the caller's stream
         return DeviceSlot(staged, tables, sampling)

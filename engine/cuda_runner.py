@@ -53,7 +53,7 @@ class CudaRunner:
     fused   False uses PyTorch alone, for attention and sampling too: the twin of our kernels. They need Triton
     """
 
-    pinned = True
+    pinned = shares_masks = True
     default_depth = 2
 
     def __init__(
@@ -137,11 +137,10 @@ class CudaRunner:
             device.arrived.record(self._compute)
             return
         sampling = device.sampling
-        if any(slot.constrained[:count]):
-            with self._on_up:
-                sampling.mask[:count].copy_(slot.mask[:count], non_blocking=True)
-            device.mask_there.record(self._up)
-            self._compute.wait_event(device.mask_there)
+        with self._on_up:
+            sampling.send(slot)
+        device.mask_there.record(self._up)
+        self._compute.wait_event(device.mask_there)
         with self._on_compute:
             device.events.sample_begin.record(self._compute)
             logprobs = sampling.sample(slot, bucket.logits, bucket.rows.targets)

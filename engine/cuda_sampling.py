@@ -5,59 +5,90 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from structgen.engine.cuda_graphs import GraphMaker
+from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.fused_sampler import FusedSampler, has_cuts, wants_more
 from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
+from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks
 
 STATUS_SHIFT = 48  # a row's result is one number: its status above its token
 
 
 class CudaSampling:
-    """Owns a slot's mask and result on the device; shares the sampler and the lanes' last tokens with other slots.
+    """Owns a slot's parameters and result on the device; shares the sampler, the masks and the lanes' last tokens with
+    other slots.
 
     Rows that ask for nothing but a token (no logprobs, no edits) are sampled by a graph: kernel, hand-over of the token
     to its lane, and packing are then one launch. Without Triton or graphs, and for other rows, the same happens step by
     step.
     """
 
-    def __init__(self, sampler: Sampler, last_tokens: Tensor, *, max_batch: int, graphs: GraphMaker | None) -> None:
-        device, words = last_tokens.device, -(-sampler.vocab_size // 32)
-        self._sampler, self._last_tokens = sampler, last_tokens
-        self.mask = torch.zeros(max_batch, words, dtype=torch.int32, device=device)
+    def __init__(
+        self,
+        sampler: Sampler,
+        masks: DeviceMasks,
+        last_tokens: Tensor,
+        *,
+        max_batch: int,
+        graphs: GraphMaker | None,
+    ) -> None:
+        device = last_tokens.device
+        self._sampler, self._masks, self._last_tokens = sampler, masks, last_tokens
+        self._mask_rows: npt.NDArray[np.int32] | None = None  # of the step: where its masks are; None without any
         self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
+        self._arrived = self.arriving.numpy()
         self._make, self._graphs = graphs, dict[tuple[int, bool, bool], torch.cuda.CUDAGraph]()
+        self._is_plain = False  # the step's rows want nothing but tokens, and a graph samples them
         self._fused = sampler if isinstance(sampler, FusedSampler) and graphs is not None else None
         if self._fused is not None:
             self._staged = self._fused.stage()
             self._picks = Picks.empty(max_batch, device)
+
+    def send(self, slot: StepSlot) -> None:
+        """Bring what the sampling needs to the device, on the current stream: masks that are not there, and each row's
+        parameters.
+        """
+        constrained = slot.constrained[: len(slot.rows)]
+        self._mask_rows = self._masks.bring(slot) if True in constrained else None
+        self._is_plain = self._fused is not None and not wants_more(slot.sampling)
+        if self._fused is not None and self._is_plain:
+            self._fused.fill(self._staged, constrained, slot.sampling, self._mask_rows)
 
     def sample(self, slot: StepSlot, logits: Tensor, targets: Tensor) -> Logprobs | None:
         """Put each row's token in its lane and its result in `result`, on the current stream.
 
         logits [R, V] and targets int32 [R] are the bucket's: they lie where they lay at its last step.
         """
-        if self._fused is not None and not wants_more(slot.sampling):
-            self._fused.fill(self._staged, slot.constrained[: len(slot.rows)], slot.sampling)
-            masked = any(slot.constrained[: len(slot.rows)])
-            self._graph(logits, targets, masked, has_cuts(slot.sampling)).replay()
+        if self._is_plain:
+            self._graph(logits, targets, self._mask_rows is not None, has_cuts(slot.sampling)).replay()
             return None
         count = len(slot.rows)
-        sampled = self._sampler.sample(logits[:count], self.mask[:count], slot.constrained[:count], slot.sampling)
+        sampled = self._sampler.sample(logits[:count], self._gathered(), slot.constrained[:count], slot.sampling)
         self._hand_over(sampled.tokens, sampled.status, targets[:count])
         return sampled.logprobs
 
+    def _gathered(self) -> Tensor:
+        """The step's masks one below the other."""
+        if self._mask_rows is None:
+            return self._masks.table[:0]
+        rows = upload(self._mask_rows.clip(min=0), self._masks.table.device)
+        return self._masks.table.index_select(0, rows)
+
     def arrive(self, slot: StepSlot) -> None:
-        """Read the result's copy on the host into the slot."""
-        packed = self.arriving.numpy()[: len(slot.rows)]
-        slot.tokens.numpy()[: len(packed)] = packed & ((1 << STATUS_SHIFT) - 1)
-        slot.status.numpy()[: len(packed)] = packed >> STATUS_SHIFT
+        """Read the result's copy on the host into the slot: the step is through."""
+        self._masks.release(slot)
+        packed = self._arrived[: len(slot.rows)]
+        slot.host_tokens[: len(packed)] = packed & ((1 << STATUS_SHIFT) - 1)
+        slot.host_status[: len(packed)] = packed >> STATUS_SHIFT
 
     def prepare(self, logits: Tensor, targets: Tensor) -> None:
         """Capture now what `sample` may replay for this bucket. The slot is not in use, and `targets` are spare."""
@@ -77,7 +108,8 @@ class CudaSampling:
         assert fused is not None
 
         def work() -> None:
-            fused.launch(logits, self.mask[:rows] if masked else None, self._staged, self._picks, cuts=cuts)
+            table = self._masks.table if masked else None
+            fused.launch(logits, table, self._staged, self._picks, cuts=cuts, table=masked)
             self._hand_over(self._picks.tokens[:rows], self._picks.status[:rows], targets)
 
         return work

@@ -212,19 +212,36 @@ class Engine:
 
     def _fill(self, slot: StepSlot) -> None:
         with self.trace.host("fill", slot.number):
-            live = [(row, planned) for row, planned in enumerate(slot.rows) if not planned.void]
-            masked = [(row, planned) for row, planned in live if planned.sequence.matcher is not None]
-            targets = [(planned.sequence, slot.mask_rows[row]) for row, planned in masked]
-            filled = self._filler.fill(targets, patience=self._usual_step, others=len(live) > len(masked))
-            for sequence, problem in filled.failed:
-                self._lifecycle.fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
-            for row, planned in masked:
-                if filled.late and planned.sequence in filled.late:
-                    # This step's logits are lost to it: its last token runs again.
-                    planned.sequence.void(planned.start + planned.count - 1)
-                    self.metrics.late_masks += 1
+            others, masked = False, []  # rows without a mask to be copied; rows with one
+            shares, lend = self.runner.shares_masks, self._filler.lend
+            for row, planned in enumerate(slot.rows):
+                sequence = planned.sequence
+                if planned.epoch != sequence.epoch:
+                    continue
+                if sequence.matcher is None:
+                    others = True
+                elif shares and (mask := lend(sequence)) is not None:
+                    others = slot.constrained[row] = True
+                    slot.shared[row] = mask
                 else:
-                    slot.constrained[row] = not planned.void
+                    masked.append(row)
+            if masked:
+                self._copy_masks(slot, masked, others=others)
+
+    def _copy_masks(self, slot: StepSlot, rows: list[int], *, others: bool) -> None:
+        """Masks that are written into the slot. `others`: the step has rows that wait for no mask."""
+        targets = [(slot.sequences[row], slot.mask_rows[row]) for row in rows]
+        filled = self._filler.fill(targets, patience=self._usual_step, others=others)
+        for sequence, problem in filled.failed:
+            self._lifecycle.fail(sequence, f"the grammar failed to fill a mask: {problem!r}")
+        for row in rows:
+            planned = slot.rows[row]
+            if filled.late and planned.sequence in filled.late:
+                # This step's logits are lost to it: its last token runs again.
+                planned.sequence.void(planned.start + planned.count - 1)
+                self.metrics.late_masks += 1
+            else:
+                slot.constrained[row] = not planned.void
 
     def _sample(self, slot: StepSlot) -> None:
         with self.trace.host("sample", slot.number):

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Items
 from itertools import cycle, product
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspac
 
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
-ROW_OCTETS = 25  # of a row's parameters
+ROW_OCTETS = 29  # of a row's parameters
 
 
 class StagedRows:
@@ -37,10 +38,11 @@ class StagedRows:
     def __init__(self, most: int, device: torch.device) -> None:
         self.host = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self.device = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, device=device)
-        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
-        seed, temperature, top_p, min_p, top_k, self.constrained = (
+        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
+        seed, temperature, top_p, min_p, top_k, mask_row, self.constrained = (
             self.device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
         )
+        self.mask_rows = mask_row.view(torch.int32)
         self.rows = RowParams(
             temperature=temperature.view(torch.float32),
             top_k=top_k.view(torch.int32),
@@ -53,7 +55,8 @@ class StagedRows:
         self.seeds = octets[: 8 * most].view(np.uint64)
         self.numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
         self.top_ks = octets[20 * most : 24 * most].view(np.int32)
-        self.flags = octets[24 * most :]
+        self.masks = octets[24 * most : 28 * most].view(np.int32)
+        self.flags = octets[28 * most :]
         self.sources: list[SamplingSource] = []
         self.starts, self.drawn = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
@@ -82,14 +85,27 @@ class FusedSampler(Sampler):
             self._masks.forbid(logits, mask, constrained)
         return Sampled(picks.tokens, picks.status, self._logprobs(logits, before, raw, picks.tokens, rows))
 
-    def launch(self, logits: Tensor, mask: Tensor | None, staged: StagedRows, picks: Picks, *, cuts: bool) -> None:
-        """The kernel alone, for as many rows as `logits` has; a graph may capture it."""
+    def launch(
+        self,
+        logits: Tensor,
+        mask: Tensor | None,
+        staged: StagedRows,
+        picks: Picks,
+        *,
+        cuts: bool,
+        table: bool = False,
+    ) -> None:
+        """The kernel alone, for as many rows as `logits` has; a graph may capture it.
+
+        `table`: `mask` is a table, of which each row reads the row that was staged.
+        """
         masked_sampling(
             logits,
             staged.rows,
             picks,
             self._workspace,
             mask=mask,
+            mask_rows=staged.mask_rows if table else None,
             constrained=None if mask is None else staged.constrained,
             cuts=cuts,
         )
@@ -106,13 +122,21 @@ class FusedSampler(Sampler):
         """Buffers for the parameters of one call, which belong to its owner until the device has read them."""
         return StagedRows(self._max_batch, self.device)
 
-    def fill(self, staged: StagedRows, constrained: Items[bool], rows: Items[RowSampling]) -> None:
-        """Write the rows' parameters to the buffers, and send them off."""
+    def fill(
+        self,
+        staged: StagedRows,
+        constrained: Items[bool],
+        rows: Items[RowSampling],
+        masks: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """Write the rows' parameters to the buffers, and send them off. `masks`: which row of a table each reads."""
         count = len(rows)
         if isinstance(rows, StepSampling):
             self._write_columns(staged, rows)
         else:
             self._write_rows(staged, rows)
+        if masks is not None:
+            staged.masks[:count] = masks
         staged.flags[:count] = constrained
         staged.flags[count:] = 0
         staged.device.copy_(staged.host, non_blocking=True)

@@ -24,7 +24,7 @@ class HostRunner:
               when it is waited for: the serial loop then pays for no hand-over.
     """
 
-    pinned = False
+    pinned = shares_masks = False
 
     def __init__(self, vocab_size: int, *, max_batch: int, threaded: bool = False) -> None:
         self.vocab_size = vocab_size

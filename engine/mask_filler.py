@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from structgen.engine.mask_residency import SharedMask
 from structgen.engine.mask_workers import MaskWorkers
 from structgen.engine.sequence import Mask, Sequence
 
@@ -55,6 +56,20 @@ class MaskFiller:
                 sequence.mask_job = self._workers.submit(partial(self._compute, sequence), patience=GRAMMAR_SECONDS)
         self._collect(started, patience, others or len(started) < len(targets), result)
         return result
+
+    @staticmethod
+    def lend(sequence: Sequence) -> SharedMask | None:
+        """The mask that its grammar has ready and gives to every text that stands here; None where there is none such.
+
+        Then, and where the grammar raises, `fill` is what to ask.
+        """
+        lender = sequence.lender
+        if lender is None or sequence.mask_job is not None:
+            return None
+        try:
+            return lender.known_mask(sequence.limit - len(sequence.output_ids))
+        except Exception:
+            return None
 
     def wait_for_any(self, sequences: Items[Sequence]) -> None:
         """Block until one of the late masks is there, but not for long: then the caller looks up."""

@@ -176,7 +176,7 @@ class MegakernelRunner(CudaRunner):
             if planned.void:
                 masks[row] = 0
             elif slot.constrained[index]:
-                masks[row] = slot.mask_rows[index]
+                masks[row] = slot.mask_of(index)
             else:
                 constrained[row] = 0
         return PARAMETERS + (count * masks.shape[1] * 4 if constrained[:count].any() else 0)
@@ -274,5 +274,5 @@ def _schedules(shape: ModelShape, programs: int) -> tuple[Schedule, ...]:
 
 def _why_none(slot: StepSlot, index: int) -> int:
     """The kernel found no token: either the mask allows none, or what it allows is not finite."""
-    nothing = slot.constrained[index] and not slot.mask_rows[index].any()
+    nothing = slot.constrained[index] and not slot.mask_of(index).any()
     return NOTHING_ALLOWED if nothing else NOT_FINITE

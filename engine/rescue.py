@@ -98,7 +98,7 @@ class Rescue:
         alone = self._spare
         alone.stage(StepPlan((), (planned,)), slot.number)
         if row is not None:
-            alone.mask_rows[0][:] = slot.mask_rows[row]
+            alone.mask_rows[0][:] = slot.mask_of(row)
             alone.constrained[0] = slot.constrained[row]
             alone.sampling = [slot.sampling[row]]
         try:

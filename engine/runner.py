@@ -44,6 +44,11 @@ class ModelRunner(Protocol):
         ...
 
     @property
+    def shares_masks(self) -> bool:
+        """Whether it takes masks that recur as they are (`StepSlot.shared`), instead of copies."""
+        ...
+
+    @property
     def default_depth(self) -> int:
         """How many steps in flight are best here."""
         ...

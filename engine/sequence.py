@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from structgen.engine.adapters import Adapter
 from structgen.engine.logprobs import TokenLogprob
+from structgen.engine.mask_residency import SharedMask
 from structgen.engine.penalties import TokenHistory
 from structgen.engine.random_stream import RandomStream
 from structgen.engine.sampling_params import SamplingParams
@@ -56,6 +57,17 @@ class MaskSource(Protocol):
     def forced_tokens(self) -> list[int]: ...
 
 
+@runtime_checkable
+class LendsMasks(Protocol):
+    """A MaskSource whose masks recur."""
+
+    def known_mask(self, budget: int | None = None) -> SharedMask | None:
+        """The mask that `fill_known_mask` would copy, as it is; it may be read until the matcher gives another. None
+        where that would copy none.
+        """
+        ...
+
+
 class Stage(Enum):
     WAITING = "waiting"  # owns nothing
     RUNNING = "running"  # owns pages and a lane, is planned into steps
@@ -92,6 +104,7 @@ class Sequence:
         self.prompt_length = len(self.prompt_ids)
         self.params = params
         self.matcher = matcher
+        self.lender: LendsMasks | None = matcher if isinstance(matcher, LendsMasks) else None
         self.eos_token_ids = eos_token_ids
         self.output_ids: list[int] = []
         self.limit = params.max_tokens

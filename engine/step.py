@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from structgen.engine.mask_residency import SharedMask
 from structgen.engine.sampler import RowSampling
 from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.sequence import Sequence
@@ -19,6 +20,7 @@ class StepSlot:
 
     Written by the engine, read by the runner between `sample` and `wait`:
         mask         int32 [B, ceil(V / 32)] on the host (pinned for a GPU), bit 1 = allowed
+        shared       instead of a row of `mask`, where the runner takes them: a mask that other steps have as well
         constrained  which rows have a mask
         sampling     how each row picks its token
     Written by the runner, read by the engine after `wait`:
@@ -38,6 +40,7 @@ class StepSlot:
         self.host_tokens: npt.NDArray[np.int64] = self.tokens.numpy()
         self.host_status: npt.NDArray[np.int8] = self.status.numpy()
         self.logits = torch.zeros(0 if pinned else max_batch, vocab_size, dtype=torch.float32)
+        self.shared: list[SharedMask | None] = [None] * max_batch
         self.constrained = [False] * max_batch
         self.sampling: Items[RowSampling] = ()
         self.logprobs: Any = None
@@ -55,7 +58,13 @@ class StepSlot:
         self.sequences = [row.sequence for row in self.rows]
         self.lanes = [sequence.lane for sequence in self.sequences]
         self.fault, self.logprobs, self.sampling = None, None, ()
-        self.constrained[: len(self.rows)] = [False] * len(self.rows)
+        count = len(self.rows)
+        self.constrained[:count], self.shared[:count] = [False] * count, [None] * count
+
+    def mask_of(self, row: int) -> npt.NDArray[np.int32]:
+        """A constrained row's mask, to be read."""
+        shared = self.shared[row]
+        return self.mask_rows[row] if shared is None else shared.bits
 
 
 def row_tokens(row: PlanRow) -> list[int]:

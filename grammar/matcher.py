@@ -35,6 +35,7 @@ class Matcher:
         "_configs",
         "_distinct",
         "_keys_at",
+        "_lender",
         "_memory",
         "_places",
         "_prefix",
@@ -52,6 +53,8 @@ class Matcher:
         # How many tokens there were when a key that was not declared ended; -1: in the prefix, perhaps.
         self._keys_at: list[int] = []
         self._memory: KeyMemory | None = None  # made when a key could come twice
+        # Whose mask `known_mask` gave last: an automaton that nobody holds gives the memory of its masks to others.
+        self._lender: Automaton | None = None
         self._follow_distinct(self._automaton)
         self.is_terminated = False
         self.mask_was_narrowed = False
@@ -155,19 +158,34 @@ class Matcher:
             distinct.forbid(row, self._places[-1], budget - 1)
             self.mask_was_narrowed = not np.array_equal(free, row)
 
+    def known_mask(self, budget: int | None = None) -> Mask | None:
+        """The mask that `fill_mask` would copy; None where there is something to compute, or nothing follows.
+
+        It is the same object whenever the grammar stands here. Its bits may be read until the matcher gives another.
+        """
+        automaton = self._automaton
+        if automaton is not self._compiled.automaton:
+            automaton, _ = self._here()
+        known = automaton.masks.get(self._configs[-1])
+        if known is None or self.is_terminated or self._distinct is not None:
+            return None
+        if budget is not None and known.highest >= budget:
+            return None
+        if known.ends_key and self._keys_at:
+            return None
+        self.mask_was_narrowed = False
+        self._lender = automaton
+        return known
+
     def fill_known_mask(self, row: Array, budget: int | None = None) -> bool:
         """`fill_mask` where it is a mere copy; False, and nothing done, where there is something to compute."""
         if self.is_terminated:
             row[:] = 0
             return True
-        automaton, config = self._here()
-        known = automaton.masks.get(config)
-        if known is None or (known.ends_key and self._keys_at) or self._distinct is not None:
-            return False
-        if budget is not None and known.highest >= budget:
+        known = self.known_mask(budget)
+        if known is None:
             return False
         row[:] = known.bits
-        self.mask_was_narrowed = False
         return True
 
     def accept(self, token_id: int) -> bool:

@@ -105,6 +105,7 @@ def masked_sampling(
     workspace: SamplingWorkspace,
     *,
     mask: Tensor | None = None,
+    mask_rows: Tensor | None = None,
     constrained: Tensor | None = None,
     cuts: bool = False,
     check_forbidden: bool = True,
@@ -112,6 +113,8 @@ def masked_sampling(
     """Pick a token for every row of `logits` [B, V] (float32 or bfloat16) and write it to `picks`.
 
     mask             int32 [B, ceil(V / 32)], bit 1 = allowed (token t: bit t % 32 of word t // 32)
+    mask_rows        int32 [B]: which row of `mask` each row reads, where that is a table of any number of masks; what
+                     stands there for a row that is not constrained does not matter
     constrained      uint8 or bool [B]: the rows whose mask counts
     cuts             honour top_k, top_p and min_p; False saves their bookkeeping when no row uses them
     check_forbidden  also find non-finite logits that the mask forbids. False does not even load the logits of mask
@@ -122,12 +125,15 @@ def masked_sampling(
 
     batch, vocab = logits.shape
     _check(logits, rows, picks, workspace, mask, constrained, cuts)
+    if mask_rows is not None:
+        _check_vector("mask_rows", mask_rows, batch, torch.int32)
     chunks = workspace.chunks
     sample_rows[(chunks, batch)](
         logits,
         logits.stride(0),
         workspace.partial_ids if mask is None else mask,
         0 if mask is None else mask.stride(0),
+        workspace.partial_ids if mask_rows is None else mask_rows,
         workspace.partial_ids if constrained is None else constrained,
         rows.temperature,
         rows.top_k,
@@ -148,6 +154,7 @@ def masked_sampling(
         vocab,
         chunks,
         HAS_MASK=mask is not None,
+        MASK_TABLE=mask_rows is not None,
         CHECK_FORBIDDEN=check_forbidden,
         LOGPROBS=picks.logprobs is not None,
         CUTS=cuts,

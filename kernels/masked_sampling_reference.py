@@ -20,6 +20,7 @@ def masked_sampling_reference(
     rows: RowParams,
     *,
     mask: Tensor | None = None,
+    mask_rows: Tensor | None = None,
     constrained: Tensor | None = None,
     logprobs: bool = False,
 ) -> Picks:
@@ -29,7 +30,8 @@ def masked_sampling_reference(
         x = logits[row].float().cpu()
         highest = x.max()  # propagates NaN
         if mask is not None and constrained is not None and bool(constrained[row]):
-            x = x.masked_fill(~allowed_tokens(mask[row].cpu(), len(x)), -torch.inf)
+            words = mask[row if mask_rows is None else int(mask_rows[row])]
+            x = x.masked_fill(~allowed_tokens(words.cpu(), len(x)), -torch.inf)
         if not torch.isfinite(highest):
             picks.status[row] = NOT_FINITE
         elif x.max() == -torch.inf:

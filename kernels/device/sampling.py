@@ -97,6 +97,7 @@ def sample_rows(
     logits_stride,
     mask,
     mask_stride,
+    mask_rows,
     constrained,
     temperatures,
     top_ks,
@@ -117,6 +118,7 @@ def sample_rows(
     vocab,
     chunks,
     HAS_MASK: tl.constexpr,
+    MASK_TABLE: tl.constexpr,
     CHECK_FORBIDDEN: tl.constexpr,
     LOGPROBS: tl.constexpr,
     CUTS: tl.constexpr,
@@ -127,8 +129,11 @@ def sample_rows(
     logits += row * logits_stride
     masked = 0
     if HAS_MASK:
-        mask += row * mask_stride
         masked = tl.where(tl.load(constrained + row) != 0, vocab, 0)
+        if MASK_TABLE:
+            mask += tl.where(masked > 0, tl.load(mask_rows + row), 0).to(tl.int64) * mask_stride
+        else:
+            mask += row * mask_stride
     temperature = tl.load(temperatures + row)
     scale = scale_of(temperature)
     base = chunk * CHUNK

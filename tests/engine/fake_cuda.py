@@ -198,8 +198,9 @@ def _masked_sampling(
     workspace: object,
     *,
     mask: Tensor | None,
+    mask_rows: Tensor | None,
     constrained: Tensor | None,
     cuts: bool,
 ) -> None:
-    found = masked_sampling_reference(logits, rows, mask=mask, constrained=constrained)
+    found = masked_sampling_reference(logits, rows, mask=mask, mask_rows=mask_rows, constrained=constrained)
     picks.tokens[: len(logits)], picks.status[: len(logits)] = found.tokens, found.status

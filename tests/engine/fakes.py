@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import cycle
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -154,6 +155,33 @@ class Quoted:
         self.before = self.state
         self.state, self.count = state, self.count + 1
         return True
+
+
+class Lent(NamedTuple):
+    """A mask that is the same object for all who stand where it is from."""
+
+    bits: Mask
+
+
+class Lending(Quoted):
+    """Lends the masks of its states, but where the budget narrows them; `vocab_size` is the runner's."""
+
+    masks: ClassVar[dict[tuple[int, int], Lent]] = {}
+
+    def __init__(self, vocab_size: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.words, self.lent = -(-vocab_size // 32), 0
+
+    def known_mask(self, budget: int | None = None) -> Lent | None:
+        if self.fault in ("fill", "empty") or (budget is not None and budget <= 3 - self.state):
+            return None
+        key = self.words, self.state
+        if key not in self.masks:
+            self.masks[key] = Lent(np.zeros(self.words, dtype=np.int32))
+            self.fill_mask(self.masks[key].bits)
+        self.mask_was_narrowed = False
+        self.lent += 1
+        return self.masks[key]
 
 
 class Forcing(Quoted):

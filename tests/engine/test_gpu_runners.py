@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from structgen.engine import Engine, LlamaModel, SamplingParams, Sequence, cuda_runner
+from structgen.engine import Engine, LlamaModel, SamplingParams, Sequence, cuda_runner, device_masks
 from structgen.engine.bench_lora import random_adapter
 from structgen.engine.cuda_buckets import padded, rows_up_to
 from structgen.engine.cuda_runner import CudaRunner
@@ -19,7 +19,7 @@ from structgen.engine.errors import StepTimeoutError
 from structgen.engine.megakernel_runner import MegakernelRunner
 from structgen.kernels.decoder import RUN_HEAD, RUN_LAYERS, KernelTimeout
 from tests.engine.fake_cuda import FakeEvent, FakeGpu
-from tests.engine.fakes import ENDS, Forcing, Quoted, is_quoted
+from tests.engine.fakes import ENDS, Forcing, Lending, Quoted, is_quoted
 from tests.engine.tiny import CONFIG, random_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,13 +65,17 @@ def drain(engine: Engine) -> None:
         engine.check_integrity()
 
 
-def submit(engine: Engine, count: int, *, adapter: str | None = None, **params: Any) -> list[Sequence]:
-    """Prompts of many lengths; every other request under a grammar that forces its first token."""
+def submit(
+    engine: Engine, count: int, *, adapter: str | None = None, lends: bool = True, **params: Any
+) -> list[Sequence]:
+    """Prompts of many lengths; every other request under a grammar that forces its first token, and every fourth under
+    one that lends its masks, if any does.
+    """
     made = []
     for number in range(count):
         prompt = [(number * 31 + 7 * place) % 90 for place in range(1 + 17 * (number % 6))]
         chosen = SamplingParams(max_tokens=6 + number % 5, seed=number, **params)
-        matcher = Quoted() if number % 2 else None
+        matcher = (Lending(CONFIG.vocab_size) if lends and number % 4 == 1 else Quoted()) if number % 2 else None
         made.append(engine.submit(prompt, chosen, matcher, ENDS if number % 2 else frozenset(), adapter=adapter))
     return made
 
@@ -137,6 +141,47 @@ def test_forced_tokens_run_as_rows_that_see_each_other(
     assert run(Engine(megakernel, max_batch=BATCH)) == run(Engine(model, max_batch=BATCH, max_context=512))
     chunks = [decoder.batch for decoder in gpu.decoders if RUN_LAYERS in decoder.modes]
     assert {2, 4, 8} <= set(chunks)
+
+
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("octets", [1, 1 << 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_that_are_lent_give_the_tokens_of_masks_that_are_copied(
+    kind: str, octets: int, make: Callable[..., CudaRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for all that are lent, and with room for a single one."""
+    monkeypatch.setattr(device_masks, "RESIDENT_OCTETS", octets)
+    params = KINDS[kind]
+    expected = texts(Engine(make(), max_batch=BATCH, depth=1, jump_forward=False), 17, lends=False, **params)
+    engine = Engine(make(), max_batch=BATCH, depth=2, jump_forward=False)
+    for _ in range(2):
+        assert texts(engine, 17, **params) == expected
+    runner: Any = engine.runner
+    residency = runner._slots._masks.residency
+    residency.check_integrity()
+    assert any(residency._masks) or isinstance(runner, MegakernelRunner)
+    assert not residency._in_flight
+
+
+@pytest.mark.parametrize("after", [3, 6, 9])
+def test_a_step_that_failed_runs_again_under_the_masks_that_were_lent(
+    after: int, make: Callable[..., CudaRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = texts(Engine(make(), max_batch=BATCH, depth=2, jump_forward=False), 9)
+    engine = Engine(make(), max_batch=BATCH, depth=2, jump_forward=False)
+    runner: Any = engine.runner
+    wait, waits = runner.wait, iter(range(1000))
+
+    def fail_once(slot: Any, seconds: float) -> None:
+        wait(slot, seconds)
+        if next(waits) == after:
+            raise RuntimeError("lost")
+
+    monkeypatch.setattr(runner, "wait", fail_once)
+    assert texts(engine, 9) == expected
+    assert engine.metrics.rescued_steps == 1
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------

@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from structgen.engine import Engine, LlamaModel, SamplingParams
+from structgen.engine import Engine, LlamaModel, SamplingParams, device_masks
 from structgen.engine.bench_lora import random_adapter
 from structgen.engine.cuda_graphs import GraphMaker
 from structgen.engine.cuda_runner import CudaRunner
 from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput, LaneTables
+from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.fused_sampler import FusedSampler
 from structgen.engine.made_up_weights import MadeUpWeights
 from structgen.engine.megakernel_runner import MegakernelRunner
 from structgen.engine.model_config import ModelConfig
 from tests.engine.fake_cuda import FakeGpu, FakeStream
-from tests.engine.fakes import ENDS, Quoted, is_quoted
+from tests.engine.fakes import ENDS, Lending, Quoted, is_quoted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = ModelConfig(vocab_size=40, hidden=16, intermediate=16, layers=1, heads=2, kv_heads=1, head_dim=8, context=256)
@@ -50,6 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 
         monkeypatch.setattr(owner, name, tell)
 
+    told(DeviceMasks, "_copy", lambda masks, slot, *_: slot.mask)
     told(DeviceInput, "stage", lambda staged, *_: staged.packed)
     told(LaneTables, "copy_to", lambda tables, target: target)
     told(MegakernelRunner, "_fill", lambda runner, slot, rows, *_: rows.host)
@@ -88,7 +90,7 @@ def serve(engine: Engine, *, adapters: bool = False) -> None:
     """More requests than lanes, of every kind, prompts in pieces, a cancel, and adapters loaded in between."""
     sequences = []
     for number in range(14):
-        matcher = Quoted() if number % 3 else None
+        matcher = (Quoted() if number % 2 else Lending(40)) if number % 3 else None
         sequences.append(
             engine.submit(
                 [(number + place) % 40 for place in range(1 + 5 * (number % 5))],
@@ -129,6 +131,39 @@ def test_all_accesses_are_ordered(
         runner.warm_up(16)
     serve(Engine(runner, max_batch=6, depth=depth, prefill_tokens=10), adapters=True)
     assert gpu.order.faults == []
+
+
+@pytest.mark.parametrize("octets", [1, 16, 1 << 20])
+@pytest.mark.parametrize("kind", [CudaRunner, MegakernelRunner])
+def test_masks_that_come_and_go_are_ordered(
+    kind: type[CudaRunner], octets: int, gpu: FakeGpu, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lent masks in a table with room for one, for two, and for all of them; several engines take turns at it."""
+    monkeypatch.setattr(device_masks, "RESIDENT_OCTETS", octets)
+    runner = make(kind, model, gpu)
+    for depth in (2, 1, 2):
+        serve(Engine(runner, max_batch=6, depth=depth, prefill_tokens=10))
+    assert gpu.order.faults == []
+
+
+def test_a_mask_that_is_not_waited_for_is_found(
+    gpu: FakeGpu, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test's own test: the sampling does not wait for what is brought."""
+    runner = make(CudaRunner, model, gpu)
+    monkeypatch.setattr(FakeStream, "wait_event", waits_only_for_inputs(runner))
+    serve(Engine(runner, max_batch=6, depth=2, prefill_tokens=10))
+    assert any("stream 'up'" in fault and "stream 'compute'" in fault for fault in gpu.order.faults)
+
+
+def waits_only_for_inputs(runner: CudaRunner) -> Callable[[FakeStream, Any], None]:
+    wait = FakeStream.wait_event
+
+    def waits(stream: FakeStream, event: Any) -> None:
+        if all(event is not slot.mask_there for slot in runner._slots._made.values()):
+            wait(stream, event)
+
+    return waits
 
 
 @pytest.mark.parametrize("after", range(0, 24, 3))

@@ -296,12 +296,59 @@ def test_eviction(small_vocabulary: Vocabulary, allowed: Allowed) -> None:
     assert allowed(old) == old_taken[-3][1]
 
 
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_a_known_mask_is_the_one_that_would_be_copied(order: str, small_vocabulary: Vocabulary) -> None:
+    """With every budget, and the same object for all who stand there."""
+    compiled = Grammar.from_json_schema(PERSON, property_order=order).compile(small_vocabulary)
+    chance = random.Random(1)
+    words = small_vocabulary.mask_words
+    copied, filled = np.zeros(words, np.int32), np.zeros(words, np.int32)
+    lent = 0
+    for _ in range(20):
+        matcher = compiled.matcher()
+        for _ in range(30):
+            for budget in (None, 1, 3, matcher.min_tokens_to_complete, 40, 1000):
+                known = matcher.known_mask(budget)
+                assert matcher.fill_known_mask(copied, budget) == (known is not None or matcher.is_terminated)
+                if known is None:
+                    continue
+                lent += 1
+                assert matcher.copy().known_mask(budget) is known
+                matcher.fill_mask(filled, budget)
+                assert known.bits.tolist() == copied.tolist() == filled.tolist()
+                assert not known.bits.flags.writeable
+            matcher.fill_mask(filled)
+            allowed_now = np.flatnonzero(np.unpackbits(filled.view(np.uint8), bitorder="little"))
+            if not len(allowed_now) or not matcher.accept(int(chance.choice(allowed_now))):
+                break
+    assert lent > 100
+
+
+def test_the_bits_of_a_known_mask_outlive_its_automaton(bytes_only: Vocabulary) -> None:
+    """A step may read them later: an automaton that nobody holds gives the memory of its masks to others."""
+    grammar = Grammar.from_json_schema(PERSON)
+    compiled = grammar.compile(bytes_only)
+    matcher = compiled.matcher()
+    row = np.zeros(bytes_only.mask_words, np.int32)
+    matcher.fill_mask(row)
+    known = matcher.known_mask()
+    assert known is not None
+    compiled.automaton = compiled.automaton.renewed()
+    assert matcher.min_tokens_to_complete > 0, "it stands on the new one"
+    for length in range(1, 24):
+        other = compiled.matcher()
+        assert all(other.accept(byte) for byte in b'{"name": "Ada", "age": 3'[:length])
+        other.fill_mask(np.zeros(bytes_only.mask_words, np.int32))
+    assert known.bits.tolist() == row.tolist()
+
+
 def test_every_method_notices_a_new_automaton(bytes_only: Vocabulary, allowed: Allowed) -> None:
     """Configurations of one automaton are numbers without meaning to another: whichever method comes first after one
     was replaced must look on the new one."""
     grammar = Grammar.from_json_schema(PERSON)
     uses: dict[str, Callable[[Matcher], Any]] = {
         "fill_mask": allowed,
+        "known_mask": lambda matcher: known_or_filled(matcher, bytes_only),
         "fill_masks": lambda matcher: filled_together(matcher, bytes_only),
         "is_complete": lambda matcher: matcher.is_complete,
         "min_tokens_to_complete": lambda matcher: matcher.min_tokens_to_complete,
@@ -333,6 +380,13 @@ def test_every_method_notices_a_new_automaton(bytes_only: Vocabulary, allowed: A
 def one_back(matcher: Matcher) -> Matcher:
     matcher.rollback(min(1, len(matcher.tokens)))
     return matcher
+
+
+def known_or_filled(matcher: Matcher, vocabulary: Vocabulary) -> list[int]:
+    known = matcher.known_mask()
+    row = np.zeros(vocabulary.mask_words, np.int32)
+    matcher.fill_mask(row)
+    return (row if known is None else known.bits).tolist()
 
 
 def filled_together(matcher: Matcher, vocabulary: Vocabulary) -> list[list[int]]:

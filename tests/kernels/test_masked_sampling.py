@@ -53,6 +53,7 @@ def run(
     mask: Tensor | None = None,
     constrained: list[bool] | None = None,
     *,
+    mask_rows: Tensor | None = None,
     workspace: SamplingWorkspace | None = None,
     cuts: bool = True,
     check_forbidden: bool = True,
@@ -69,6 +70,7 @@ def run(
         picks,
         workspace,
         mask=None if mask is None else mask.to(device),
+        mask_rows=None if mask_rows is None else mask_rows.to(device),
         constrained=None if mask is None else torch.tensor(constrained or [True] * batch, device=device),
         cuts=cuts,
         check_forbidden=check_forbidden,
@@ -96,6 +98,23 @@ def test_greedy_is_the_lowest_id_of_the_highest_allowed_logits(dtype: torch.dtyp
     rows = params([{}] * 4, device)
     wanted = masked_sampling_reference(logits, rows, mask=mask, constrained=torch.tensor(constrained), logprobs=True)
     check(run(logits, rows, mask, constrained, cuts=cuts), wanted)
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+@pytest.mark.parametrize("check_forbidden", [True, False])
+def test_rows_read_the_masks_of_a_table_that_they_are_told(cuts: bool, check_forbidden: bool, device: str) -> None:
+    """One mask for two rows, and no matter what for a row that is not constrained."""
+    logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(1))
+    constrained, table = [True, True, False, True, True], random_mask(9, VOCAB)
+    table[8] = mask_of([VOCAB - 1], VOCAB)
+    at = torch.tensor([7, 0, -1, 7, 8], dtype=torch.int32)
+    rows = params([{}, {"temperature": 1.5, "top_k": 30 * cuts}, {}, {"temperature": 0.8}, {}], device)
+    found = run(logits, rows, table, constrained, mask_rows=at, cuts=cuts, check_forbidden=check_forbidden)
+    flags = torch.tensor(constrained)
+    check(found, masked_sampling_reference(logits, rows, mask=table, mask_rows=at, constrained=flags, logprobs=True))
+    gathered = table[at.long().clamp_min(0)]
+    check(found, run(logits, rows, gathered, constrained, cuts=cuts, check_forbidden=check_forbidden))
+    assert found.tokens[4] == VOCAB - 1
 
 
 SAMPLED = [
@@ -283,3 +302,5 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         run(torch.zeros(2, 64), rows)
     with pytest.raises(ValueError, match="mask"):
         run(torch.zeros(1, 64), rows, torch.zeros(1, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="mask_rows"):
+        run(torch.zeros(1, 64), rows, torch.zeros(1, 2, dtype=torch.int32), mask_rows=torch.zeros(1))
