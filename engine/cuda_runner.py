@@ -113,7 +113,7 @@ class CudaRunner:
     def launch(self, slot: StepSlot) -> None:
         device = self._slots[slot.index]
         rows = padded(slot.plan.tokens)
-        bucket = self._bucket(slot.index, rows, any(row.sequence.adapter is not None for row in slot.plan.rows))
+        bucket = self._bucket(slot.index, rows, self._adapters is not None and slot.plan.has_adapter)
         self._lane_tables.update(slot.plan)
         packed = device.staged.stage(slot.plan, slot.lanes, rows, bucket.sampled)
         with self._on_up:

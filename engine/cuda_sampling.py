@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -42,7 +41,7 @@ class CudaSampling:
     ) -> None:
         device = last_tokens.device
         self._sampler, self._masks, self._last_tokens = sampler, masks, last_tokens
-        self._mask_rows: npt.NDArray[np.int32] | None = None  # of the step: where its masks are; None without any
+        self._mask_rows: list[int] | None = None  # of the step: where its masks are; None without any
         self.result = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
         self._arrived = self.arriving.numpy()
@@ -80,7 +79,7 @@ class CudaSampling:
         """The step's masks one below the other."""
         if self._mask_rows is None:
             return self._masks.table[:0]
-        rows = upload(self._mask_rows.clip(min=0), self._masks.table.device)
+        rows = upload(np.array(self._mask_rows, dtype=np.int64).clip(min=0), self._masks.table.device)
         return self._masks.table.index_select(0, rows)
 
     def arrive(self, slot: StepSlot) -> None:

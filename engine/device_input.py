@@ -140,23 +140,19 @@ class LaneTables:
     def __init__(self, lanes: int, table_pages: int, scratch: int) -> None:
         self._rows = np.full((lanes + 1, table_pages), scratch, dtype=np.int32)
         self._seen: list[tuple[list[int], int]] = [([], 0)] * lanes
-        self._last: tuple[list[int], list[list[int]], list[int]] | None = None  # lanes, page lists, their lengths
         self.version = 0
 
     def update(self, plan: StepPlan) -> None:
-        sequences = [row.sequence for row in plan.rows]
-        lanes, lists = [sequence.lane for sequence in sequences], [sequence.pages for sequence in sequences]
-        these = lanes, lists, [len(pages) for pages in lists]
-        if these == self._last:
-            return
-        self._last = these
-        for lane, pages in zip(lanes, lists, strict=True):
-            known, count = self._seen[lane]
+        seen = self._seen
+        for row in plan.rows:
+            sequence = row.sequence
+            pages, lane = sequence.pages, sequence.lane
+            known, count = seen[lane]
             if known is not pages:
                 count = 0
             if count < len(pages):
                 self._rows[lane, count : len(pages)] = pages[count:]
-                self._seen[lane] = (pages, len(pages))
+                seen[lane] = (pages, len(pages))
                 self.version += 1
 
     def copy_to(self, target: Tensor) -> Tensor:

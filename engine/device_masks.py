@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from structgen.engine.mask_residency import MaskResidency, Placed
@@ -33,7 +31,7 @@ class DeviceMasks:
         self.table = torch.zeros(rows, words, dtype=torch.int32, device=device)
         self.residency = MaskResidency(self._resident)
 
-    def bring(self, slot: StepSlot) -> npt.NDArray[np.int32]:
+    def bring(self, slot: StepSlot) -> list[int]:
         """See to it that the step's masks are in the table; which row of it each sampling row reads."""
         assert slot.index < self._slots, "made for fewer slots"
         count, own = len(slot.rows), self._resident + slot.index * self._max_batch

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from operator import gt
 from pathlib import Path
 
 from structgen.engine.adapters import AdapterRegistry
@@ -256,17 +257,15 @@ class Engine:
     @staticmethod
     def _sampling(slot: StepSlot) -> StepSampling:
         """How each row picks its token. All tokens before it have been appended."""
-        sources, positions = [], []
-        for planned, has_mask in zip(slot.rows, slot.constrained, strict=False):
-            sequence = planned.sequence
-            if planned.epoch == sequence.epoch:
-                assert has_mask or sequence.matcher is None, "a constrained row lost its mask"
-                sources.append(sequence.sampling)
-                positions.append(len(sequence.output_ids))
-            else:
-                sources.append(NOBODY)
-                positions.append(0)
-        return StepSampling(sources, positions)
+        sequences = slot.sequences
+        sources = [sequence.sampling for sequence in sequences]
+        needs_mask = [sequence.matcher is not None for sequence in sequences]
+        if [planned.epoch for planned in slot.rows] != [sequence.epoch for sequence in sequences]:
+            for row, planned in enumerate(slot.rows):
+                if planned.void:
+                    sources[row], needs_mask[row] = NOBODY, False
+        assert not any(map(gt, needs_mask, slot.constrained)), "a constrained row lost its mask"
+        return StepSampling(sources, [len(sequence.output_ids) for sequence in sequences])
 
     def _commit_sampled(self) -> None:
         slot = self._pipeline.to_commit
@@ -329,7 +328,8 @@ class Engine:
         """Whether to commit before launching, though a second step could be in flight: when rows are likely to jump."""
         if not self._lifecycle.jumps:
             return False
-        return self._waiting.pays([self._lifecycle.jump_chance(row.sequence) for row in slot.rows if not row.void])
+        chance = self._lifecycle.jump_chance
+        return self._waiting.pays([chance(row.sequence) for row in slot.rows if row.epoch == row.sequence.epoch])
 
     def _note_duration(self) -> None:
         now = time.perf_counter()

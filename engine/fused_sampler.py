@@ -10,7 +10,6 @@ from collections.abc import Sequence as Items
 from itertools import cycle, product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from structgen.engine.upload import upload
 from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
 
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
+FEW_ROWS = 8  # up to which streams are read one by one in less time than together
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
 ROW_OCTETS = 29  # of a row's parameters
 
@@ -32,7 +32,7 @@ class StagedRows:
     """Row parameters: one pinned buffer, its twin on the device, and the views of both.
 
     `sources` stand in the buffer, if any: the rows of a step that are those of the step before are not written again.
-    `starts` and `drawn` (uint64, 0 for greedy rows) then are those of their random streams.
+    `starts` and `draws` (uint64, 0 for greedy rows) then are those of their random streams.
     """
 
     def __init__(self, most: int, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class StagedRows:
         self.masks = octets[24 * most : 28 * most].view(np.int32)
         self.flags = octets[28 * most :]
         self.sources: list[SamplingSource] = []
-        self.starts, self.drawn = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+        self.starts, self.draws = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
 
 class FusedSampler(Sampler):
@@ -127,7 +127,7 @@ class FusedSampler(Sampler):
         staged: StagedRows,
         constrained: Items[bool],
         rows: Items[RowSampling],
-        masks: npt.NDArray[np.int32] | None = None,
+        masks: list[int] | None = None,
     ) -> None:
         """Write the rows' parameters to the buffers, and send them off. `masks`: which row of a table each reads."""
         count = len(rows)
@@ -145,12 +145,15 @@ class FusedSampler(Sampler):
         count = len(rows)
         if rows.sources != staged.sources:
             staged.sources = rows.sources
-            staged.starts = np.array([source.random.start for source in rows.sources], dtype=np.uint64)
-            staged.drawn = np.array([not source.greedy for source in rows.sources], dtype=np.uint64)
-            staged.numbers[:, :count] = np.array([source.numbers for source in rows.sources]).T
-            top_ks = [min(source.params.top_k, self.vocab_size) for source in rows.sources]
-            staged.top_ks[:count] = top_ks
-        staged.seeds[:count] = bits_at(staged.starts, rows.positions) * staged.drawn
+            columns = rows.columns()
+            staged.starts, staged.draws = columns["start"], columns["draws"]
+            for at, name in enumerate(("temperature", "top_p", "min_p")):
+                staged.numbers[at, :count] = columns[name]
+            np.minimum(columns["top_k"], self.vocab_size, out=staged.top_ks[:count])
+        if count > FEW_ROWS:
+            staged.seeds[:count] = bits_at(staged.starts, rows.positions) * staged.draws
+        else:
+            staged.seeds[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
 
     def _write_rows(self, staged: StagedRows, rows: Items[RowSampling]) -> None:
         """The slow twin of `_write_columns`, and for rows that are no step's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +76,9 @@ class Lifecycle:
     def append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None = None) -> None:
         """Take one sampled token in, and what must follow it."""
         self._metrics.tokens_sampled += 1
-        state = self._state_before_a_jump(sequence) if self.jumps else None
+        state = None
+        if self.jumps:
+            state, sequence.jump_state = sequence.jump_state or self._state_before_a_jump(sequence), None
         matcher = sequence.matcher
         try:
             if token in sequence.params.stop_token_ids:
@@ -98,7 +101,7 @@ class Lifecycle:
 
     def jump_chance(self, sequence: Sequence) -> float:
         """How likely the token that is sampled next forces others after it, 0 to 1."""
-        state = self._state_before_a_jump(sequence)
+        sequence.jump_state = state = self._state_before_a_jump(sequence)
         return 0.0 if state is None else self._predictor.chance(state)
 
     def _state_before_a_jump(self, sequence: Sequence) -> Hashable:
@@ -135,20 +138,14 @@ class Lifecycle:
         """Append the tokens that the grammar leaves no choice about, if any; what a step in flight samples for it is
         then void.
         """
-        matcher, params = self._jumping_matcher(sequence), sequence.params
-        if matcher is None:
+        matcher = self._jumping_matcher(sequence)
+        if matcher is None or _is_busy(sequence):
             return False
         before = len(sequence.output_ids)
         try:
-            for token in () if _is_busy(sequence) else matcher.forced_tokens():
-                if not sequence.finished and token in params.stop_token_ids:
-                    self.finish(sequence, "stop")
-                if sequence.finished or not self._accept_in_time(sequence, matcher, token):
-                    break
-                certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
-                self._add(sequence, token, certain)
-                if _is_busy(sequence):
-                    break
+            forced = matcher.forced_tokens()
+            if forced:
+                self._take_forced(sequence, matcher, forced)
         except Exception as problem:
             self.fail(sequence, f"the grammar failed: {problem!r}")
         count = len(sequence.output_ids) - before
@@ -158,6 +155,18 @@ class Lifecycle:
             if sequence.unknown:
                 sequence.void(sequence.computed)
         return count > 0
+
+    def _take_forced(self, sequence: Sequence, matcher: MaskSource, tokens: Items[int]) -> None:
+        params = sequence.params
+        for token in tokens:
+            if not sequence.finished and token in params.stop_token_ids:
+                self.finish(sequence, "stop")
+            if sequence.finished or not self._accept_in_time(sequence, matcher, token):
+                break
+            certain = TokenLogprob.certain(token, top=params.top_logprobs) if params.logprobs else None
+            self._add(sequence, token, certain)
+            if _is_busy(sequence):
+                break
 
     @staticmethod
     def _accept_in_time(sequence: Sequence, matcher: MaskSource, token: int) -> bool:

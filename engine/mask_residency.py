@@ -6,6 +6,7 @@ table has room for some masks that stay, and behind them rows of each slot's own
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol
 
@@ -26,12 +27,12 @@ class SharedMask(Protocol):
 class Placed(NamedTuple):
     """Where a step finds its masks.
 
-    rows      int32, the table's row of each sampling row that has a mask; -1 for others
+    rows      the table's row of each sampling row that has a mask; -1 for others
     own       sampling rows whose masks must be brought to the slot's own rows of the table
     admitted  (sampling row, table row): masks that must be brought there, and stay
     """
 
-    rows: npt.NDArray[np.int32]
+    rows: list[int]
     own: list[int]
     admitted: list[tuple[int, int]]
 
@@ -47,10 +48,10 @@ class MaskResidency:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
         self._rows: dict[int, int] = {}  # id -> row
         self._masks: list[SharedMask | None] = [None] * capacity
-        self._used = np.zeros(capacity, dtype=np.int64)  # by row: the latest step that uses it; 0 for none
+        self._used = [0] * capacity  # by row: the latest step that uses it; 0 for none
+        self._order: OrderedDict[int, None] = OrderedDict.fromkeys(range(capacity))  # rows, longest unused first
         self._wanted: dict[int, None] = {}  # ids of masks that were wanted once, or were; oldest first
         self._step = 0
         self._in_flight: dict[int, int] = {}  # slot -> its step
@@ -63,14 +64,15 @@ class MaskResidency:
         self._step += 1
         self._in_flight[slot] = self._step
         known = self._rows
-        rows = np.array([known.get(id(mask), -1) for mask in masks], dtype=np.int32)
-        missing = rows < 0
-        if not missing.any():
-            self._used[rows] = self._step
-            return Placed(rows, [], [])
-        self._used[rows[~missing]] = self._step
-        wanted = [index for index in missing.nonzero()[0].tolist() if has_mask[index]]
-        return self._bring(masks, rows, wanted, own)
+        rows = [known.get(id(mask), -1) for mask in masks]
+        found = set(rows)
+        is_complete = -1 not in found
+        found.discard(-1)
+        used, step, to_end = self._used, self._step, self._order.move_to_end
+        for row in found:
+            used[row] = step
+            to_end(row)
+        return Placed(rows, [], []) if is_complete else self._bring(masks, rows, has_mask, own)
 
     def release(self, slot: int) -> None:
         """The slot's step is through, and with it all before it: they follow each other on the device."""
@@ -86,17 +88,18 @@ class MaskResidency:
         held = {id(mask): row for row, mask in enumerate(self._masks) if mask is not None}
         assert held == self._rows, "masks and rows disagree"
         assert len(self._wanted) <= REMEMBERED
+        order = [self._used[row] for row in self._order]
+        assert order == sorted(self._used), "rows are not in the order of their use"
 
-    def _bring(
-        self, masks: Items[SharedMask | None], rows: npt.NDArray[np.int32], missing: list[int], own: int
-    ) -> Placed:
+    def _bring(self, masks: Items[SharedMask | None], rows: list[int], has_mask: Items[bool], own: int) -> Placed:
         """Fill in `rows` where they are missing: with a row that stays, or one of the slot's own."""
         mine: list[int] = []
         admitted: list[tuple[int, int]] = []
         here: dict[int, int] = {}  # id -> table row, of what this step brings
-        for index in missing:
-            mask = masks[index]
-            row = here.get(id(mask)) if mask is not None else None
+        for index, mask in enumerate(masks):
+            if rows[index] >= 0 or not has_mask[index]:
+                continue
+            row = None if mask is None else here.get(id(mask))
             if row is None and mask is not None and len(admitted) < MOST_ADMITTED and self._is_wanted_again(mask):
                 row = self._admit(mask)
                 if row is not None:
@@ -120,11 +123,12 @@ class MaskResidency:
 
     def _admit(self, mask: SharedMask) -> int | None:
         """A row for it, if there is one that no step in flight reads."""
-        row = int(self._used.argmin())
+        row = next(iter(self._order))
         if self._used[row] >= min(self._in_flight.values()):
             return None
         self._evict(row)
         self._masks[row], self._rows[id(mask)], self._used[row] = mask, row, self._step
+        self._order.move_to_end(row)
         del self._wanted[id(mask)]
         return row
 
@@ -133,3 +137,4 @@ class MaskResidency:
         if before is not None:
             del self._rows[id(before)]
             self._masks[row], self._used[row] = None, 0
+            self._order.move_to_end(row, last=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from functools import cached_property
 
 from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator, page_keys
@@ -34,24 +33,28 @@ class PlanRow:
         return self.sequence.epoch != self.epoch
 
 
-@dataclass(frozen=True)
 class StepPlan:
-    """Decode rows (one token each, all of which sample) first, then chunks; both kinds are equal otherwise."""
+    """Decode rows (one token each, all of which sample) first, then chunks; both kinds are equal otherwise.
 
-    decode: tuple[PlanRow, ...]
-    chunks: tuple[PlanRow, ...]
+    rows           all of them
+    sampling_rows  those of them that sample
+    tokens         of all rows
+    """
 
-    @cached_property
-    def rows(self) -> tuple[PlanRow, ...]:
-        return self.decode + self.chunks
+    __slots__ = ("chunks", "decode", "rows", "sampling_rows", "tokens")
 
-    @cached_property
-    def sampling_rows(self) -> tuple[PlanRow, ...]:
-        return self.decode + tuple([row for row in self.chunks if row.samples])
+    def __init__(self, decode: tuple[PlanRow, ...], chunks: tuple[PlanRow, ...]) -> None:
+        self.decode, self.chunks = decode, chunks
+        self.rows, self.sampling_rows, self.tokens = decode, decode, len(decode)
+        if chunks:
+            self.rows += chunks
+            self.sampling_rows += tuple([row for row in chunks if row.samples])
+            self.tokens += sum([row.count for row in chunks])
 
-    @cached_property
-    def tokens(self) -> int:
-        return len(self.decode) + sum([row.count for row in self.chunks])
+    @property
+    def has_adapter(self) -> bool:
+        """Whether any row runs under one."""
+        return any(row.sequence.adapter is not None for row in self.rows)
 
 
 class Scheduler:
@@ -93,19 +96,25 @@ class Scheduler:
         """Admit what fits and choose the next step's tokens; they count as computed from here on."""
         if self.waiting:
             self._admit()
-        decode, waiting = [], []
+        decode, waiting, size = [], [], self.pages.page_size
         for sequence in self.running.copy():  # growing may preempt some
             pending = sequence.plannable
             if pending > 1:
                 waiting.append((sequence, pending))
-            elif pending and self._grow(sequence, 1):
+            elif pending and (sequence.computed < len(sequence.pages) * size or self._grow(sequence, 1)):
                 decode.append(sequence)
         chunks = self._fit_chunks(waiting, self.step_tokens - len(decode)) if waiting else []
         if not decode and not chunks:
             return None
         # Taken only now: a later row may have preempted an earlier one's, whose token then does not run.
-        taken = [_take(each, 1, True) for each in decode if each.stage is RUNNING]
-        pieces = [_take(each, count, count == each.pending) for each, count in chunks if each.stage is RUNNING]
+        taken = []
+        for sequence in decode:
+            if sequence.stage is RUNNING:
+                start = sequence.computed
+                sequence.computed = start + 1
+                sequence.unknown += 1
+                taken.append(PlanRow(sequence, start, 1, True, sequence.epoch))
+        pieces = [_take(each, count) for each, count in chunks if each.stage is RUNNING]
         return StepPlan(tuple(taken), tuple(pieces)) if taken or pieces else None
 
     def _fit_chunks(self, waiting: list[tuple[Sequence, int]], room: int) -> list[tuple[Sequence, int]]:
@@ -235,9 +244,9 @@ class Scheduler:
             self._coming = {key: owner for key, owner in self._coming.items() if owner is not sequence}
 
 
-def _take(sequence: Sequence, count: int, samples: bool) -> PlanRow:
-    start = sequence.computed
-    sequence.computed = start + count
+def _take(sequence: Sequence, count: int) -> PlanRow:
+    start, samples = sequence.computed, count == sequence.pending
+    sequence.computed += count
     sequence.unknown += samples
     return PlanRow(sequence, start, count, samples, sequence.epoch)
 

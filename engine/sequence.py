@@ -121,6 +121,7 @@ class Sequence:
         self.adapter: Adapter | None = None
         self.mask_job: Future[Mask] | None = None  # computes its next mask, and came too late for a step
         self.mask_deadline = 0.0  # `time.perf_counter` after which that job counts as hanging
+        self.jump_state: Hashable = None  # of the matcher, if the engine has asked since its last token
         self.finish_reason: FinishReason | None = None
         self.closed_early = False
         self.error: str | None = None

@@ -77,9 +77,10 @@ class Trace:
 
     def add(self, track: str, kind: str, step: int, begin: float, end: float) -> None:
         name = f"{track}.{kind}"
-        self.totals[name] = self.totals.get(name, 0.0) + end - begin
-        usual = self._usual.setdefault(name, end - begin)
-        self._usual[name] = usual + RECENT * (end - begin - usual)
+        seconds = end - begin
+        self.totals[name] = self.totals.get(name, 0.0) + seconds
+        usual = self._usual.get(name, seconds)
+        self._usual[name] = usual + RECENT * (seconds - usual)
         if self.record:
             self.spans.append(Span(track, kind, step, begin, end))
 

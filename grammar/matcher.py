@@ -340,7 +340,9 @@ class Matcher:
         """
         if self.is_terminated:
             return []
-        automaton, config = self._here()
+        if self._automaton is not self._compiled.automaton:
+            self._replay()
+        automaton, config = self._automaton, self._configs[-1]
         text = automaton.forced_bytes(config, FORCED_BYTES)
         if not text:
             return []

@@ -26,4 +26,4 @@ def test_what_is_remembered_has_a_bound_and_the_latest_stays(monkeypatch: pytest
         predictor.note(state, True)
         predictor.note(state, True)
         assert len(predictor._seen) <= 100
-    assert predictor._seen[999] == (2, 2)
+    assert predictor._seen[999] == [2, 2]
