@@ -76,10 +76,10 @@ class Buckets:
         self._made: dict[tuple[int, int, bool], Bucket] = {}  # by slot, rows, adapted
         self._shared: dict[int, tuple[Tensor, AttentionWorkspace | None]] = {}  # by rows: logits and workspace
 
-    def is_ready(self, slot: int, rows: int, adapted: bool) -> bool:
-        """Whether there is such a bucket, with its graph."""
+    def ready(self, slot: int, rows: int, adapted: bool) -> Bucket | None:
+        """Such a bucket, if there is one, and its graph, if it shall have one."""
         made = self._made.get((slot, rows, adapted))
-        return made is not None and not made.wants_graph
+        return None if made is None or made.wants_graph else made
 
     def get(self, slot: int, rows: int, adapted: bool, tables: Tensor, compute: Callable[[Bucket], None]) -> Bucket:
         """`tables` are the slot's; `compute` fills a bucket's logits from its inputs."""

@@ -286,13 +286,14 @@ class CudaRunner:
         bucket.logits.copy_(self.model.head(hidden[rows.sampled_at.long()]))
 
     def _bucket(self, slot: int, rows: int, adapted: bool) -> Bucket:
-        tables, ready = self._slots[slot].tables, self._buckets.is_ready(slot, rows, adapted)
+        ready = self._buckets.ready(slot, rows, adapted)
+        if ready is not None:
+            return ready
         try:
             with self._on_compute:
-                return self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
-        finally:
-            if not ready:  # it was filled on the compute stream: a step's inputs must not be there before
-                self._up.wait_stream(self._compute)
+                return self._buckets.get(slot, rows, adapted, self._slots[slot].tables, self._compute_logits)
+        finally:  # it was filled on the compute stream: a step's inputs must not be there before
+            self._up.wait_stream(self._compute)
 
     def _pages_that_fit(self) -> int:
         config = self.model.config

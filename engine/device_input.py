@@ -7,14 +7,13 @@ and prefill are one kind of step, and a captured graph serves each number of row
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structgen.engine.scheduler import PlanRow, StepPlan
+from structgen.engine.scheduler import StepPlan
 from structgen.engine.step import row_tokens
 
 FIELDS = 5  # ids, positions, lanes, adapters, outputs
@@ -61,7 +60,6 @@ class DeviceInput:
         self.max_batch = max_batch
         self._pinned = pinned
         self._padding = np.array([[0], [0], [max_batch], [0], [-1]], dtype=np.int32)  # a row that is not there
-        self._numbers = np.arange(max_batch, dtype=np.int32)
         self.tables = torch.zeros(max_batch + 1, table_pages, dtype=torch.int32, pin_memory=pinned)
         self._reserve(packed_size(usual_rows, max_batch))
         self.sampled_at: list[int] = []  # of the step that was staged last: the rows whose logits are wanted
@@ -70,59 +68,47 @@ class DeviceInput:
         """Write the plan as `rows` rows of which `sampled` are sampled, padded; the part of `packed` to copy."""
         if packed_size(rows, sampled) > len(self.packed):  # the slot is free, so nothing is copied from it any more
             self._reserve(packed_size(rows, sampled))
-        if plan.chunks:
-            self._stage_any(plan, lanes, rows, sampled)
-        else:
-            self._stage_decode(plan.decode, lanes, rows, sampled)
-        return self.packed[: packed_size(rows, sampled)]
-
-    def _stage_decode(self, decode: Items[PlanRow], lanes: list[int], rows: int, sampled: int) -> None:
-        """A token a row, column by column."""
-        count = len(decode)
-        numbers = np.array(lanes, dtype=np.int32)
-        fields = self._host[: FIELDS * rows].reshape(FIELDS, rows)
-        ids, positions, tables, adapters, outputs = fields
         # Unknown twice: the step before this one, which is in flight, samples the token.
-        ids[:count] = [
+        ids = [
             -1 - lane if row.sequence.unknown > 1 else row_tokens(row)[0]
-            for row, lane in zip(decode, lanes, strict=True)
+            for row, lane in zip(plan.decode, lanes, strict=False)
         ]
-        positions[:count] = [row.start for row in decode]
-        tables[:count] = outputs[:count] = numbers
-        adapters[:count] = [0 if row.sequence.adapter is None else row.sequence.adapter.slot for row in decode]
-        fields[:, count:] = self._padding
-        sampled_at, targets = self._host[FIELDS * rows : packed_size(rows, sampled)].reshape(2, sampled)
-        sampled_at[:count] = self._numbers[:count]
-        sampled_at[count:] = 0
-        targets[:count] = numbers
-        targets[count:] = self.max_batch
-        self.sampled_at = list(range(count))
-
-    def _stage_any(self, plan: StepPlan, lanes: list[int], rows: int, sampled: int) -> None:
-        """The slow twin of `_stage_decode`, and for all steps."""
-        ids: list[int] = []
-        positions: list[int] = []
-        tables: list[int] = []
-        adapters: list[int] = []
-        wanted: list[int] = []
-        for row in plan.rows:
+        positions = [row.start for row in plan.decode]
+        tables = lanes[: len(ids)]
+        adapters = [0 if row.sequence.adapter is None else row.sequence.adapter.slot for row in plan.decode]
+        wanted = list(range(len(ids)))
+        for row in plan.chunks:
             sequence, count = row.sequence, row.count
             ids += row_tokens(row)
-            positions += (row.start,) if count == 1 else range(row.start, row.start + count)
+            positions += range(row.start, row.start + count)
             tables += (sequence.lane,) * count
             adapters += (sequence.adapter_slot,) * count
             if row.samples:
                 wanted.append(len(ids) - 1)
-        padding, spare = rows - len(ids), self.max_batch
-        outputs = [-1] * rows
-        for at, lane in zip(wanted, lanes, strict=True):
-            outputs[at] = lane
-        zeros, unsampled = [0] * padding, sampled - len(wanted)
-        targets = [lane if lane >= 0 else spare for lane in lanes]
-        packed = [*ids, *zeros, *positions, *zeros, *tables, *[spare] * padding, *adapters, *zeros, *outputs]
-        packed += [*wanted, *[0] * unsampled, *targets, *[spare] * unsampled]
-        self._host[: len(packed)] = packed
+        self._write(rows, sampled, (ids, positions, tables, adapters), wanted, lanes)
         self.sampled_at = wanted
+        return self.packed[: packed_size(rows, sampled)]
+
+    def _write(
+        self, rows: int, sampled: int, columns: tuple[list[int], ...], wanted: list[int], lanes: list[int]
+    ) -> None:
+        """The columns of `Rows`, each padded: rows that are not there have a page table and a lane of their own."""
+        fields = self._host[: FIELDS * rows].reshape(FIELDS, rows)
+        count = len(columns[0])
+        for field, column in zip(fields, columns, strict=False):
+            field[:count] = column
+        fields[:, count:] = self._padding
+        targets = np.array(lanes, dtype=np.int32)
+        outputs = fields[FIELDS - 1]
+        if count == len(wanted):
+            outputs[:count] = targets
+        else:
+            outputs[:count] = -1
+            outputs[wanted] = targets
+        targets[targets < 0] = self.max_batch
+        last = self._host[FIELDS * rows : packed_size(rows, sampled)].reshape(2, sampled)
+        last[0, : len(wanted)], last[1, : len(wanted)] = wanted, targets
+        last[0, len(wanted) :], last[1, len(wanted) :] = 0, self.max_batch
 
     def _reserve(self, size: int) -> None:
         self.packed = torch.zeros(size, dtype=torch.int32, pin_memory=self._pinned)

@@ -280,16 +280,20 @@ class Engine:
                     self._waiting.note(idle)
             else:
                 self.trace.idle()  # rows have run again since, which is not in the trace
+            append, sampled, voids = self._lifecycle.append, 0, 0
             for row, planned in enumerate(slot.rows):
                 sequence = planned.sequence
                 if planned.epoch != sequence.epoch:
-                    self.metrics.void_rows += 1
+                    voids += 1
                     continue
                 sequence.unknown -= 1
-                if row in faults:
+                if faults and row in faults:
                     self._lifecycle.fail(sequence, faults[row])
                 else:
-                    self._lifecycle.append(sequence, tokens[row], logprobs.get(row))
+                    append(sequence, tokens[row], logprobs.get(row) if logprobs else None)
+                    sampled += 1
+            self.metrics.tokens_sampled += sampled
+            self.metrics.void_rows += voids
             for sequence in self._pipeline.commit():
                 self._lifecycle.settle(sequence)
         self._note_duration()

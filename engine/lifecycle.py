@@ -75,7 +75,6 @@ class Lifecycle:
 
     def append(self, sequence: Sequence, token: int, logprob: TokenLogprob | None = None) -> None:
         """Take one sampled token in, and what must follow it."""
-        self._metrics.tokens_sampled += 1
         state = None
         if self.jumps:
             state, sequence.jump_state = sequence.jump_state or self._state_before_a_jump(sequence), None
@@ -123,11 +122,13 @@ class Lifecycle:
         matcher = sequence.matcher
         if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
             return self.finish(sequence, "stop")
-        sequence.append(token, logprob)
         output = self._outputs.get(sequence) or self._output(sequence)
         output.token_ids.append(token)
-        if sequence.logprobs:
-            output.logprobs.append(sequence.logprobs[-1])
+        if sequence.sampling.wants_more:
+            sequence.append(token, logprob)
+            output.logprobs += sequence.logprobs[-1:]
+        else:
+            sequence.output_ids.append(token)
         if matcher is not None and matcher.is_complete and self._only_eos_is_left(sequence):
             return self.finish(sequence, "stop")
         if len(sequence.output_ids) >= sequence.limit:

@@ -63,11 +63,11 @@ class MaskFiller:
 
         Then, and where the grammar raises, `fill` is what to ask.
         """
-        lender = sequence.lender
-        if lender is None or sequence.mask_job is not None:
+        known_mask = sequence.known_mask
+        if known_mask is None or sequence.mask_job is not None:
             return None
         try:
-            return lender.known_mask(sequence.limit - len(sequence.output_ids))
+            return known_mask(sequence.limit - len(sequence.output_ids))
         except Exception:
             return None
 

@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 class MaskResidency:
     """Owns the rows of the masks that stay. Masks are known by identity; each is held as long as it has a row, so that
-    no other one gets its id.
+    no other one gets its id. (Their bits are not looked at: those of a grammar that is gone may be another's by then.)
 
     A mask gets a row when it is wanted for the second time, most of those that are wanted once being never wanted
     again, in place of the one that was not used for longest. Rows that a step in flight reads are never given away:

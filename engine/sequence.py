@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from enum import Enum
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,12 @@ Mask = npt.NDArray[np.int32]
 
 
 class MaskSource(Protocol):
-    """What the engine uses of a grammar's Matcher; a test may hand in a scripted one."""
+    """What the engine uses of a grammar's Matcher; a test may hand in a scripted one.
+
+    It may also have `known_mask(budget) -> SharedMask | None`: the mask that `fill_known_mask` would copy, as it is, to
+    be read until the matcher gives another; None where that would copy none. It must be the same object whenever the
+    matcher stands in the same state.
+    """
 
     @property
     def state(self) -> Hashable:
@@ -55,17 +60,6 @@ class MaskSource(Protocol):
     def rollback(self, count: int) -> None: ...
 
     def forced_tokens(self) -> list[int]: ...
-
-
-@runtime_checkable
-class LendsMasks(Protocol):
-    """A MaskSource whose masks recur."""
-
-    def known_mask(self, budget: int | None = None) -> SharedMask | None:
-        """The mask that `fill_known_mask` would copy, as it is; it may be read until the matcher gives another. None
-        where that would copy none.
-        """
-        ...
 
 
 class Stage(Enum):
@@ -104,7 +98,7 @@ class Sequence:
         self.prompt_length = len(self.prompt_ids)
         self.params = params
         self.matcher = matcher
-        self.lender: LendsMasks | None = matcher if isinstance(matcher, LendsMasks) else None
+        self.known_mask: Callable[[int], SharedMask | None] | None = getattr(matcher, "known_mask", None)
         self.eos_token_ids = eos_token_ids
         self.output_ids: list[int] = []
         self.limit = params.max_tokens

@@ -109,7 +109,7 @@ class Automaton:
         self.masks: dict[int, Mask] = {}
         self._steps: dict[int, int] = {}  # by configuration * width + token
         self._forced: dict[tuple[int, int], bytes] = {}  # by configuration and how far was looked
-        self._final: dict[int, bool] = {}  # by configuration
+        self.final: dict[int, bool] = {}  # by configuration
         self.forced_ids: dict[tuple[int, ...], tuple[int, ...]] = {}  # by configuration and the tokens before it
         self.start = self._retry(lambda: entries.start_config(self._handle.address, self.program.start))
 
@@ -193,9 +193,9 @@ class Automaton:
 
     def is_final(self, config: int) -> bool:
         """Whether a whole value ends at the configuration; remembered, since every token asks."""
-        known = self._final.get(config)
+        known = self.final.get(config)
         if known is None:
-            known = self._final[config] = bool(self.tables.config[config, FINAL])
+            known = self.final[config] = bool(self.tables.config[config, FINAL])
         return known
 
     def cost(self, config: int) -> int:
@@ -261,7 +261,7 @@ class Automaton:
     def size_in_bytes(self) -> int:
         """What configurations, masks and remembered steps take."""
         rows = len(self.masks) * self.vocabulary.mask_words * 4
-        entries_kept = len(self._steps) + len(self._forced) + len(self._final)
+        entries_kept = len(self._steps) + len(self._forced) + len(self.final)
         return size_in_bytes(self.tables) + rows + entries_kept * BYTES_PER_STEP
 
     def stats(self) -> dict[str, int]:

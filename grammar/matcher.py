@@ -321,7 +321,9 @@ class Matcher:
         """Whether what was accepted so far is a whole value, so that EOS is legal now."""
         if self._automaton is not self._compiled.automaton:
             self._replay()
-        return not self.is_terminated and self._automaton.is_final(self._configs[-1])
+        config = self._configs[-1]
+        known = self._automaton.final.get(config)
+        return not self.is_terminated and (self._automaton.is_final(config) if known is None else known)
 
     @property
     def min_tokens_to_complete(self) -> int:

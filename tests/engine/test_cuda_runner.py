@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from structgen.engine import Engine, LlamaModel, ModelConfig, SamplingParams, Sequence
+from structgen.engine import Engine, LlamaModel, ModelConfig, SamplingParams, Sequence, device_masks
 from structgen.engine.weight_source import DictWeights
-from tests.engine.fakes import ENDS, Quoted
+from tests.engine.fakes import ENDS, Lending, Quoted
 from tests.engine.tiny import random_tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -48,12 +48,12 @@ def exact_products() -> Iterator[None]:
 
 
 def submit_all(engine: Engine) -> list[Sequence]:
-    """Prompts of many lengths, some alike; half of them under a grammar, one of them sampled."""
+    """Prompts of many lengths, some alike; half of them under a grammar, of which every other lends its masks."""
     sequences = []
     for number in range(10):
         prompt = [(number * 31 + 7 * place) % 1000 for place in range(3 + 40 * number)]
         sequences.append(engine.submit(prompt, SamplingParams(max_tokens=6 + 3 * number)))
-        held = Quoted()
+        held = Lending(CONFIG.vocab_size) if number % 2 else Quoted()
         sequences.append(engine.submit(prompt[:50], SamplingParams(max_tokens=8), held, frozenset([0])))
     return sequences
 
@@ -84,6 +84,26 @@ def test_greedy_texts_equal_those_of_the_cpu(
     expected = texts(Engine(on_cpu, max_batch=6, max_context=512))
     same = sum(a == b for a, b in zip(found, expected, strict=True))
     assert same >= len(expected) - 1, "a near tie may fall the other way, now and then"
+
+
+@pytest.mark.parametrize("octets", [1, 256, 1 << 20])
+def test_masks_come_and_go(octets: int, model: LlamaModel, on_cpu: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with room for one mask, for two, and for all that are lent."""
+    from structgen.engine.cuda_runner import CudaRunner
+
+    monkeypatch.setattr(device_masks, "RESIDENT_OCTETS", octets)
+    runner = CudaRunner(model, max_batch=6, max_context=512)
+    engine = Engine(runner, max_batch=6, depth=2, jump_forward=False)
+    expected = texts(Engine(on_cpu, max_batch=6, max_context=512, jump_forward=False))
+    for _ in range(2):
+        sequences = submit_all(engine)
+        drain(engine)
+        same = sum(each.output_ids == other for each, other in zip(sequences, expected, strict=True))
+        assert same >= len(expected) - 1, "a near tie may fall the other way, now and then"
+    residency = runner._slots._masks.residency
+    residency.check_integrity()
+    assert any(residency._masks)
+    engine.close()
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": False}], ids=["fused", "no graphs"])

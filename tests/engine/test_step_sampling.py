@@ -9,13 +9,14 @@ import torch
 
 from structgen.engine import SamplingParams
 from structgen.engine.adapters import Adapter
-from structgen.engine.device_input import DeviceInput, packed_size
+from structgen.engine.device_input import FIELDS, DeviceInput
 from structgen.engine.fused_sampler import FusedSampler, has_cuts, wants_more
 from structgen.engine.penalties import TokenHistory
 from structgen.engine.random_stream import RandomStream, bits_at
 from structgen.engine.sampler import IGNORED
 from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.sequence import Sequence
+from structgen.engine.step import row_tokens
 from structgen.engine.step_sampling import NOBODY, SamplingSource, StepSampling
 
 VOCAB, BATCH = 70, 12
@@ -92,13 +93,35 @@ def made_row(rng: random.Random, lane: int) -> PlanRow:
     return PlanRow(sequence, sequence.total - (not in_flight), 1, True)
 
 
-def test_decode_rows_are_staged_as_any_rows_are() -> None:
+def staged_row_by_row(plan: StepPlan, rows: int, sampled: int) -> list[int]:
+    """The slow twin of DeviceInput.stage."""
+    packed = [[0] * rows, [0] * rows, [BATCH] * rows, [0] * rows, [-1] * rows, [0] * sampled, [BATCH] * sampled]
+    ids, positions, tables, adapters, outputs, sampled_at, targets = packed
+    at = sampling = 0
+    for row in plan.rows:
+        for place, token in enumerate(row_tokens(row)):
+            ids[at], positions[at], tables[at] = token, row.start + place, row.sequence.lane
+            adapters[at] = row.sequence.adapter_slot
+            at += 1
+        if row.samples:
+            outputs[at - 1] = targets[sampling] = row.sequence.lane
+            sampled_at[sampling] = at - 1
+            sampling += 1
+    return [number for column in packed for number in column]
+
+
+def test_a_step_is_staged_in_columns_as_row_by_row() -> None:
+    """Decode rows, chunks that sample and chunks that do not, in any number; what the step before wrote is gone."""
     rng = random.Random(2)
-    staged = [DeviceInput(usual_rows=16, max_batch=BATCH, table_pages=4, pinned=False) for _ in range(2)]
-    for _ in range(50):
+    staged = DeviceInput(usual_rows=4, max_batch=BATCH, table_pages=4, pinned=False)
+    for _ in range(100):
         lanes = rng.sample(range(BATCH), rng.randrange(1, BATCH + 1))
-        plan = StepPlan(tuple(made_row(rng, lane) for lane in lanes), ())
-        packed = staged[0].stage(plan, lanes, 16, BATCH)
-        staged[1]._stage_any(plan, lanes, 16, BATCH)
-        assert torch.equal(packed, staged[1].packed[: packed_size(16, BATCH)])
-        assert staged[0].sampled_at == staged[1].sampled_at
+        made = [made_row(rng, lane) for lane in lanes]
+        split = rng.choice((0, len(made), rng.randrange(len(made) + 1)))
+        chunks = [PlanRow(row.sequence, 0, row.sequence.total, rng.random() < 0.5) for row in made[split:]]
+        plan = StepPlan(tuple(made[:split]), tuple(chunks))
+        rows = plan.tokens + rng.randrange(5)
+        targets = [row.sequence.lane for row in plan.sampling_rows]
+        packed = staged.stage(plan, targets, rows, BATCH)
+        assert packed.tolist() == staged_row_by_row(plan, rows, BATCH)
+        assert staged.sampled_at == packed.tolist()[FIELDS * rows :][: len(targets)]
