@@ -289,9 +289,10 @@ class CudaRunner:
         ready = self._buckets.ready(slot, rows, adapted)
         if ready is not None:
             return ready
+        tables = self._slots[slot].tables
         try:
             with self._on_compute:
-                return self._buckets.get(slot, rows, adapted, self._slots[slot].tables, self._compute_logits)
+                return self._buckets.get(slot, rows, adapted, tables, self._compute_logits)
         finally:  # it was filled on the compute stream: a step's inputs must not be there before
             self._up.wait_stream(self._compute)
 

@@ -92,7 +92,7 @@ class DeviceInput:
     def _write(
         self, rows: int, sampled: int, columns: tuple[list[int], ...], wanted: list[int], lanes: list[int]
     ) -> None:
-        """The columns of `Rows`, each padded: rows that are not there have a page table and a lane of their own."""
+        """The columns of `Rows`, each padded with rows that are not there."""
         fields = self._host[: FIELDS * rows].reshape(FIELDS, rows)
         count = len(columns[0])
         for field, column in zip(fields, columns, strict=False):

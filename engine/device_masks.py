@@ -7,7 +7,8 @@ import torch
 from structgen.engine.mask_residency import MaskResidency, Placed
 from structgen.engine.step import StepSlot
 
-RESIDENT_OCTETS = 32 << 20  # of masks that stay: 2,092 for 128,256 tokens
+RESIDENT_OCTETS = 32 << 20  # of masks that stay: 2,092 for 128,256 tokens ...
+MOST_RESIDENT = 4096  # ... and at most so many, where they are small
 
 
 class DeviceMasks:
@@ -26,7 +27,8 @@ class DeviceMasks:
         device: torch.device,
     ) -> None:
         words = -(-vocab_size // 32)
-        self._slots, self._max_batch, self._resident = slots, max_batch, max(1, RESIDENT_OCTETS // (4 * words))
+        self._slots, self._max_batch = slots, max_batch
+        self._resident = max(1, min(RESIDENT_OCTETS // (4 * words), MOST_RESIDENT))
         rows = self._resident + slots * max_batch
         self.table = torch.zeros(rows, words, dtype=torch.int32, device=device)
         self.residency = MaskResidency(self._resident)

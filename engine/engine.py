@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from operator import gt
 from pathlib import Path
 
 from structgen.engine.adapters import AdapterRegistry
@@ -32,7 +31,6 @@ from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler, StepPlan
 from structgen.engine.sequence import MaskSource, Sequence
 from structgen.engine.step import StepSlot
-from structgen.engine.step_sampling import NOBODY, StepSampling
 from structgen.engine.trace import Trace
 from structgen.engine.waiting import Waiting
 
@@ -246,26 +244,13 @@ class Engine:
 
     def _sample(self, slot: StepSlot) -> None:
         with self.trace.host("sample", slot.number):
-            slot.sampling = self._sampling(slot)
+            slot.sampling = slot.gather_sampling()
             self._pipeline.sampled()
             if slot.fault is None:
                 try:
                     self.runner.sample(slot)
                 except Exception as problem:
                     slot.fault = problem
-
-    @staticmethod
-    def _sampling(slot: StepSlot) -> StepSampling:
-        """How each row picks its token. All tokens before it have been appended."""
-        sequences = slot.sequences
-        sources = [sequence.sampling for sequence in sequences]
-        needs_mask = [sequence.matcher is not None for sequence in sequences]
-        if [planned.epoch for planned in slot.rows] != [sequence.epoch for sequence in sequences]:
-            for row, planned in enumerate(slot.rows):
-                if planned.void:
-                    sources[row], needs_mask[row] = NOBODY, False
-        assert not any(map(gt, needs_mask, slot.constrained)), "a constrained row lost its mask"
-        return StepSampling(sources, [len(sequence.output_ids) for sequence in sequences])
 
     def _commit_sampled(self) -> None:
         slot = self._pipeline.to_commit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from structgen.engine.mask_residency import SharedMask
 from structgen.engine.sampler import RowSampling
 from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.sequence import Sequence
+from structgen.engine.step_sampling import NOBODY, StepSampling
 
 
 class StepSlot:
@@ -60,6 +62,18 @@ class StepSlot:
         self.fault, self.logprobs, self.sampling = None, None, ()
         count = len(self.rows)
         self.constrained[:count], self.shared[:count] = [False] * count, [None] * count
+
+    def gather_sampling(self) -> StepSampling:
+        """How each row picks its token. All tokens before it have been appended, and its mask is there."""
+        sequences = self.sequences
+        sources = [sequence.sampling for sequence in sequences]
+        needs_mask = [sequence.matcher is not None for sequence in sequences]
+        if [row.epoch for row in self.rows] != [sequence.epoch for sequence in sequences]:
+            for index, row in enumerate(self.rows):
+                if row.void:
+                    sources[index], needs_mask[index] = NOBODY, False
+        assert not any(map(gt, needs_mask, self.constrained)), "a constrained row lost its mask"
+        return StepSampling(sources, [len(sequence.output_ids) for sequence in sequences])
 
     def mask_of(self, row: int) -> npt.NDArray[np.int32]:
         """A constrained row's mask, to be read."""

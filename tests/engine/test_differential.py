@@ -6,12 +6,15 @@ import random
 import time
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from structgen.engine import Engine, SamplingParams, Sequence
+from structgen.engine import Engine, SamplingParams, Sequence, device_masks
+from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.step import StepSlot
-from tests.engine.fakes import ENDS, LETTERS, FakeRunner
-from tests.engine.runs import Runs, Unreliable, close_late
+from tests.engine.fakes import ENDS, LETTERS, VOCAB, FakeRunner
+from tests.engine.runs import LendingRuns, Runs, Unreliable, close_late
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,11 +23,29 @@ MOST_STEPS = 4000
 
 
 class Random(Unreliable):
-    """Fails at random, and takes its time."""
+    """Fails at random, and takes its time. Masks that are lent go through a table with room for three."""
+
+    shares_masks = True
 
     def __init__(self, pages: int, *, depth: int, threaded: bool, seed: int, faults: float) -> None:
         super().__init__(pages, depth=depth, threaded=threaded)
         self.faults, self.rng = faults, random.Random(seed)
+        self.masks = DeviceMasks(VOCAB, slots=depth + 1, max_batch=5, device=torch.device("cpu"))
+
+    def sample(self, slot: StepSlot) -> None:
+        count = len(slot.rows)
+        if True in slot.constrained[:count]:
+            rows = self.masks.bring(slot)
+            wanted = [slot.mask_of(row).copy() for row in range(count)]
+            for row in np.flatnonzero(slot.constrained[:count]).tolist():
+                slot.mask_rows[row][:] = self.masks.table[rows[row]].numpy()
+                assert slot.mask_rows[row].tolist() == wanted[row].tolist()
+        super().sample(slot)
+
+    def wait(self, slot: StepSlot, seconds: float) -> None:
+        super().wait(slot, seconds)
+        self.masks.release(slot)
+        self.masks.residency.check_integrity()
 
     def fails(self, slot: StepSlot) -> str:
         return self.rng.choice(["launch", "forward", "late", "sample"]) if self.rng.random() < self.faults else ""
@@ -83,7 +104,8 @@ class Case:
             if len(made) < 12 and (rng.random() < 0.3 or not engine.has_work):
                 prompt, params, grammar = self.request()
                 for stream in range(rng.choice([1, 1, 3])):
-                    matcher = None if grammar is None else Runs(grammar, slow=self.slow)
+                    kind = rng.choice([Runs, LendingRuns])
+                    matcher = None if grammar is None else kind(grammar, slow=self.slow)
                     one = SamplingParams(**{**vars(params), "stream": stream})
                     made.append((engine.submit(prompt, one, matcher, ENDS), grammar))
             if rng.random() < self.cancels:
@@ -126,7 +148,8 @@ def serial(like: Sequence, grammar: int | None, pages: int) -> Sequence:
 
 
 @pytest.mark.parametrize("seed", range(CASES))
-def test_traffic_gets_the_tokens_of_the_serial_loop(seed: int) -> None:
+def test_traffic_gets_the_tokens_of_the_serial_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_masks, "MOST_RESIDENT", 3)
     case = Case(seed)
     try:
         case.run()
