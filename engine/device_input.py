@@ -74,9 +74,8 @@ class DeviceInput:
             for row, lane in zip(plan.decode, lanes, strict=False)
         ]
         positions = [row.start for row in plan.decode]
-        tables = lanes[: len(ids)]
-        adapters = [0 if row.sequence.adapter is None else row.sequence.adapter.slot for row in plan.decode]
-        wanted = list(range(len(ids)))
+        adapters = [row.sequence.adapter_slot for row in plan.decode] if plan.has_adapter else [0] * len(ids)
+        tables, wanted = lanes[: len(ids)], list(range(len(ids)))
         for row in plan.chunks:
             sequence, count = row.sequence, row.count
             ids += row_tokens(row)
@@ -94,12 +93,10 @@ class DeviceInput:
     ) -> None:
         """The columns of `Rows`, each padded with rows that are not there."""
         fields = self._host[: FIELDS * rows].reshape(FIELDS, rows)
-        count = len(columns[0])
-        for field, column in zip(fields, columns, strict=False):
-            field[:count] = column
+        count, outputs = len(columns[0]), fields[FIELDS - 1]
+        fields[: FIELDS - 1, :count] = columns
         fields[:, count:] = self._padding
         targets = np.array(lanes, dtype=np.int32)
-        outputs = fields[FIELDS - 1]
         if count == len(wanted):
             outputs[:count] = targets
         else:
