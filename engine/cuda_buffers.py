@@ -29,6 +29,7 @@ class DeviceSlot:
         self.tables_version = 0  # of LaneTables
         self.events = StepEvents()
         self.inputs_there, self.mask_there, self.arrived = make_event(), make_event(), make_event()
+        self.through = self.arrived  # the event that tells that the host has the tokens of the step
         # The compute stream's tensors, from which the download stream copies: given back to the allocator any earlier,
         # the next step could be writing to them by then.
         self.logprobs: Logprobs | None = None

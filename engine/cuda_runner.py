@@ -7,6 +7,8 @@ the device and those from it apart, so that none waits for one it does not need:
     up       [inputs N+1] record(inputs)     [mask N+1] record(mask)
     down                                                             wait(sampled) [tokens N+1 -> host] record(arrived)
 
+Where the sampling kernel writes the tokens to the host's memory itself, nothing goes down, and `sampled` tells of them.
+
 Ownership: logits and the last tokens exist once, since steps follow each other on the compute stream. What a copy
 writes or reads belongs to the slot (inputs, page tables, masks, results), which is free again only when its step is
 committed: then every copy and all work on them is through.
@@ -127,7 +129,7 @@ class CudaRunner:
             device.events.forward_begin.record(self._compute)
             self._forward(bucket)
             device.events.forward_end.record(self._compute)
-        device.events.samples = False
+        device.events.samples, device.through = False, device.arrived
         slot.input = bucket
 
     @torch.inference_mode()
@@ -147,6 +149,9 @@ class CudaRunner:
             device.events.sampled.record(self._compute)
         device.events.samples = True
         device.logprobs = logprobs
+        if sampling.is_direct:
+            device.through = device.events.sampled
+            return
         self._down.wait_event(device.events.sampled)
         with self._on_down:
             sampling.arriving[:count].copy_(sampling.result[:count], non_blocking=True)
@@ -159,7 +164,7 @@ class CudaRunner:
 
     def _wait_for(self, slot: StepSlot, seconds: float) -> None:
         device = self._slots[slot.index]
-        if not self._waiter.happens(device.arrived, seconds):
+        if not self._waiter.happens(device.through, seconds):
             raise StepTimeoutError(seconds)
         device.logprobs = None
 

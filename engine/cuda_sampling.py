@@ -16,18 +16,17 @@ from structgen.engine.logprobs import Logprobs
 from structgen.engine.sampler import Sampler
 from structgen.engine.step import StepSlot
 from structgen.engine.upload import upload
-from structgen.kernels.masked_sampling import Picks
-
-STATUS_SHIFT = 48  # a row's result is one number: its status above its token
+from structgen.kernels.masked_sampling import STATUS_SHIFT, HandOver, Picks
 
 
 class CudaSampling:
-    """Owns a slot's parameters and result on the device; shares the sampler, the masks and the lanes' last tokens with
-    other slots.
+    """Owns a slot's parameters and result; shares the sampler, the masks and the lanes' last tokens with other slots.
 
-    Rows that ask for nothing but a token (no logprobs, no edits) are sampled by a graph: kernel, hand-over of the token
-    to its lane, and packing are then one launch. Without Triton or graphs, and for other rows, the same happens step by
-    step.
+    A row's result is one number: its status above its token. `arriving` is where the host reads it, in pinned memory.
+
+    Rows that ask for nothing but a token (no logprobs, no edits) are sampled by a graph of one kernel, which also hands
+    the token to its lane, and writes the result to the host's memory (`is_direct`). Without Triton or graphs, and for
+    other rows, the same happens step by step, and `result` is to be copied.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class CudaSampling:
         self.arriving = torch.zeros(max_batch, dtype=torch.int64, pin_memory=True)
         self._arrived = self.arriving.numpy()
         self._make, self._graphs = graphs, dict[tuple[int, bool, bool], torch.cuda.CUDAGraph]()
-        self._is_plain = False  # the step's rows want nothing but tokens, and a graph samples them
+        self.is_direct = False  # of the step: its rows want nothing but tokens, and a graph samples them
         self._fused = sampler if isinstance(sampler, FusedSampler) and graphs is not None else None
         if self._fused is not None:
             self._staged = self._fused.stage()
@@ -58,16 +57,16 @@ class CudaSampling:
         """
         constrained = slot.constrained[: len(slot.rows)]
         self._mask_rows = self._masks.bring(slot) if True in constrained else None
-        self._is_plain = self._fused is not None and not wants_more(slot.sampling)
-        if self._fused is not None and self._is_plain:
+        self.is_direct = self._fused is not None and not wants_more(slot.sampling)
+        if self._fused is not None and self.is_direct:
             self._fused.fill(self._staged, constrained, slot.sampling, self._mask_rows)
 
     def sample(self, slot: StepSlot, logits: Tensor, targets: Tensor) -> Logprobs | None:
-        """Put each row's token in its lane and its result in `result`, on the current stream.
+        """Put each row's token in its lane and its result in `arriving` or `result`, on the current stream.
 
         logits [R, V] and targets int32 [R] are the bucket's: they lie where they lay at its last step.
         """
-        if self._is_plain:
+        if self.is_direct:
             self._graph(logits, targets, self._mask_rows is not None, has_cuts(slot.sampling)).replay()
             return None
         count = len(slot.rows)
@@ -83,7 +82,7 @@ class CudaSampling:
         return self._masks.table.index_select(0, rows)
 
     def arrive(self, slot: StepSlot) -> None:
-        """Read the result's copy on the host into the slot: the step is through."""
+        """Read the results into the slot: the step is through."""
         self._masks.release(slot)
         packed = self._arrived[: len(slot.rows)]
         slot.host_tokens[: len(packed)] = packed & ((1 << STATUS_SHIFT) - 1)
@@ -103,17 +102,17 @@ class CudaSampling:
         return self._graphs[key]
 
     def _work(self, logits: Tensor, targets: Tensor, masked: bool, cuts: bool) -> Callable[[], None]:
-        fused, rows = self._fused, len(logits)
+        fused, table = self._fused, self._masks.table if masked else None
         assert fused is not None
+        hand_over = HandOver(lanes=targets, last_tokens=self._last_tokens, packed=self.arriving)
 
         def work() -> None:
-            table = self._masks.table if masked else None
-            fused.launch(logits, table, self._staged, self._picks, cuts=cuts, table=masked)
-            self._hand_over(self._picks.tokens[:rows], self._picks.status[:rows], targets)
+            fused.launch(logits, table, self._staged, self._picks, cuts=cuts, table=masked, hand_over=hand_over)
 
         return work
 
     def _hand_over(self, tokens: Tensor, status: Tensor, targets: Tensor) -> None:
+        """What the kernel does by itself, in PyTorch."""
         self._last_tokens.index_copy_(0, targets.long(), tokens)
         self.result[: len(tokens)] = tokens + (status.long() << STATUS_SHIFT)
 

@@ -20,7 +20,7 @@ from structgen.engine.sampler import RowSampling, Sampler
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.step_sampling import SamplingSource, StepSampling, in_float32
 from structgen.engine.upload import upload
-from structgen.kernels.masked_sampling import Picks, RowParams, SamplingWorkspace, masked_sampling
+from structgen.kernels.masked_sampling import HandOver, Picks, RowParams, SamplingWorkspace, masked_sampling
 
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
 FEW_ROWS = 8  # up to which streams are read one by one in less time than together
@@ -94,6 +94,7 @@ class FusedSampler(Sampler):
         *,
         cuts: bool,
         table: bool = False,
+        hand_over: HandOver | None = None,
     ) -> None:
         """The kernel alone, for as many rows as `logits` has; a graph may capture it.
 
@@ -107,6 +108,7 @@ class FusedSampler(Sampler):
             mask=mask,
             mask_rows=staged.mask_rows if table else None,
             constrained=None if mask is None else staged.constrained,
+            hand_over=hand_over,
             cuts=cuts,
         )
 

@@ -76,6 +76,24 @@ class Picks:
         )
 
 
+STATUS_SHIFT: Final = 48  # of a packed result: the status lies above the token
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandOver:
+    """Where the tokens go besides, in the same launch.
+
+    lanes        int32 [B]: where in last_tokens each row's token goes; rows without a token leave 0 there
+    last_tokens  int64
+    packed       int64 [B]: a row's token, and its status above it. It may be the host's, in page-locked memory: what is
+                 written is there when the launch is through
+    """
+
+    lanes: Tensor
+    last_tokens: Tensor
+    packed: Tensor
+
+
 class SamplingWorkspace:
     """What the programs of one launch tell each other; one a stream. `cuts` adds 8 bytes a logit for top-k/p/min-p."""
 
@@ -107,6 +125,7 @@ def masked_sampling(
     mask: Tensor | None = None,
     mask_rows: Tensor | None = None,
     constrained: Tensor | None = None,
+    hand_over: HandOver | None = None,
     cuts: bool = False,
     check_forbidden: bool = True,
 ) -> None:
@@ -127,6 +146,10 @@ def masked_sampling(
     _check(logits, rows, picks, workspace, mask, constrained, cuts)
     if mask_rows is not None:
         _check_vector("mask_rows", mask_rows, batch, torch.int32)
+    if hand_over is not None:
+        _check_vector("lanes", hand_over.lanes, batch, torch.int32)
+        _check_vector("last_tokens", hand_over.last_tokens, 1, torch.int64)
+        _check_vector("packed", hand_over.packed, batch, torch.int64)
     chunks = workspace.chunks
     sample_rows[(chunks, batch)](
         logits,
@@ -144,6 +167,9 @@ def masked_sampling(
         picks.tokens,
         picks.status,
         workspace.partials if picks.logprobs is None else picks.logprobs,
+        workspace.partial_ids if hand_over is None else hand_over.lanes,
+        picks.tokens if hand_over is None else hand_over.last_tokens,
+        picks.tokens if hand_over is None else hand_over.packed,
         workspace.partials,
         workspace.partial_ids,
         workspace.counters,
@@ -157,6 +183,7 @@ def masked_sampling(
         MASK_TABLE=mask_rows is not None,
         CHECK_FORBIDDEN=check_forbidden,
         LOGPROBS=picks.logprobs is not None,
+        HANDS_OVER=hand_over is not None,
         CUTS=cuts,
         CHUNKS_PADDED=1 << (chunks - 1).bit_length(),
         num_warps=WARPS,

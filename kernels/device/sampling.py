@@ -15,6 +15,7 @@ WORDS = tl.constexpr(32)
 ROUNDS = tl.constexpr(7)
 TILE = tl.constexpr(2048)  # candidates looked at together
 NO_TOKEN = tl.constexpr(2147483647)
+STATUS_SHIFT = tl.constexpr(48)  # as in masked_sampling.py
 TINY = tl.constexpr(1e-30)  # a temperature below it is taken as it
 # Fields of a chunk's partial result.
 SCORE = tl.constexpr(0)
@@ -108,6 +109,9 @@ def sample_rows(
     tokens,
     status,
     logprobs,
+    lanes,
+    last_tokens,
+    packed,
     partials,
     partial_ids,
     counters,
@@ -121,6 +125,7 @@ def sample_rows(
     MASK_TABLE: tl.constexpr,
     CHECK_FORBIDDEN: tl.constexpr,
     LOGPROBS: tl.constexpr,
+    HANDS_OVER: tl.constexpr,
     CUTS: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr,
 ):
@@ -230,6 +235,9 @@ def sample_rows(
                 )
         token = tl.where(code == 0, token, 0)
         tl.store(tokens + row, token.to(tl.int64))
+        if HANDS_OVER:
+            tl.store(last_tokens + tl.load(lanes + row), token.to(tl.int64))
+            tl.store(packed + row, token.to(tl.int64) + (code.to(tl.int64) << STATUS_SHIFT))
         if LOGPROBS:
             plains = tl.load(partials + PLAIN_SUM * fields + at, mask=here, other=0.0, cache_modifier=".cg")
             plain_mass = tl.sum(tl.where(plains > 0, plains * tl.exp(tops - level), 0.0), 0)

@@ -24,7 +24,7 @@ from structgen.engine.kv_cache import KVCache
 from structgen.engine.llama import LlamaModel
 from structgen.engine.paged_rows import PagedRows
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, StepInput
-from structgen.kernels.masked_sampling import Picks, RowParams
+from structgen.kernels.masked_sampling import STATUS_SHIFT, HandOver, Picks, RowParams
 from structgen.kernels.masked_sampling_reference import allowed_tokens, gumbel_noise, masked_sampling_reference
 from tests.engine.stream_order import Clock, StreamOrder, absorb
 
@@ -200,7 +200,11 @@ def _masked_sampling(
     mask: Tensor | None,
     mask_rows: Tensor | None,
     constrained: Tensor | None,
+    hand_over: HandOver | None,
     cuts: bool,
 ) -> None:
     found = masked_sampling_reference(logits, rows, mask=mask, mask_rows=mask_rows, constrained=constrained)
     picks.tokens[: len(logits)], picks.status[: len(logits)] = found.tokens, found.status
+    if hand_over is not None:
+        hand_over.last_tokens.index_copy_(0, hand_over.lanes[: len(logits)].long(), found.tokens)
+        hand_over.packed[: len(logits)] = found.tokens + (found.status.long() << STATUS_SHIFT)

@@ -14,6 +14,8 @@ from structgen.kernels.masked_sampling import (
     NOT_FINITE,
     NOTHING_ALLOWED,
     OK,
+    STATUS_SHIFT,
+    HandOver,
     Picks,
     RowParams,
     SamplingWorkspace,
@@ -54,6 +56,7 @@ def run(
     constrained: list[bool] | None = None,
     *,
     mask_rows: Tensor | None = None,
+    hand_over: HandOver | None = None,
     workspace: SamplingWorkspace | None = None,
     cuts: bool = True,
     check_forbidden: bool = True,
@@ -71,6 +74,7 @@ def run(
         workspace,
         mask=None if mask is None else mask.to(device),
         mask_rows=None if mask_rows is None else mask_rows.to(device),
+        hand_over=hand_over,
         constrained=None if mask is None else torch.tensor(constrained or [True] * batch, device=device),
         cuts=cuts,
         check_forbidden=check_forbidden,
@@ -115,6 +119,27 @@ def test_rows_read_the_masks_of_a_table_that_they_are_told(cuts: bool, check_for
     gathered = table[at.long().clamp_min(0)]
     check(found, run(logits, rows, gathered, constrained, cuts=cuts, check_forbidden=check_forbidden))
     assert found.tokens[4] == VOCAB - 1
+
+
+def test_tokens_are_handed_over_in_the_same_launch(device: str) -> None:
+    """To their lanes, of which some have no row, and to the host; rows without a token hand over 0 and say why."""
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(3))
+    logits[1, 5] = torch.nan
+    mask = random_mask(4, VOCAB)
+    mask[2] = 0
+    rows = params([{}, {}, {}, {"temperature": 1.0}], device)
+    hand_over = HandOver(
+        lanes=torch.tensor([5, 0, 3, 1], dtype=torch.int32, device=device),
+        last_tokens=torch.full((6,), -1, dtype=torch.int64, device=device),
+        packed=torch.full((5,), -1, dtype=torch.int64, pin_memory=device == "cuda"),
+    )
+    found = run(logits, rows, mask, hand_over=hand_over)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    assert found.status.tolist() == [OK, NOT_FINITE, NOTHING_ALLOWED, OK]
+    first, _, _, last = found.tokens.tolist()
+    assert hand_over.last_tokens.tolist() == [0, last, -1, 0, -1, first]
+    assert hand_over.packed.tolist() == [first, NOT_FINITE << STATUS_SHIFT, NOTHING_ALLOWED << STATUS_SHIFT, last, -1]
 
 
 SAMPLED = [
