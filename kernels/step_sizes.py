@@ -105,7 +105,7 @@ class StepSizes:
 
     def _narrow_rows(self, parts: tuple[Rectangle, ...]) -> int:
         alike = len({(part.row_end - part.row_begin, part.k_end - part.k_begin) for part in parts}) == 1
-        narrow = self.fold > 1 and alike and parts[0].k_end - parts[0].k_begin == self.fold
+        narrow = alike and self.schedule.slot_blocks == 2 and parts[0].k_end - parts[0].k_begin == 4
         return parts[0].row_end - parts[0].row_begin if narrow else 0
 
     @cached_property
@@ -119,6 +119,22 @@ class StepSizes:
         columns = shape.neuron_blocks // shape.kv_heads
         whole = all((part.k_begin, part.k_end) == (0, columns) for group in schedule.down for part in group)
         return self.fold > 1 and self.qkv_rows > 0 and shape.kv_heads == 8 and whole
+
+    @property
+    def staged(self) -> bool:
+        """Whether four warps beside the consumers put GateUp's and Down's activations into shared memory (see
+        device/stager.py): those of one folded row are too few for that."""
+        return self.fold == 1
+
+    @property
+    def stager_registers(self) -> int:
+        """A thread: with fewer some are spilled, with more ptxas finds more to spill elsewhere."""
+        return 144
+
+    @property
+    def staged_count(self) -> int:
+        """mbarriers: the stages of GateUp's input, the factor of its norm, the stages of Down's neurons."""
+        return self.stages + 1 + self.down_stages
 
     @property
     def planes(self) -> int:
@@ -138,7 +154,7 @@ class StepSizes:
     @property
     def stage_blocks(self) -> int:
         """Tiles of activations that are converted at once in front of a whole product."""
-        at_once = 16 if self.batch_tile == 4 else 4  # more would need more registers than there are
+        at_once = 32 // self.batch_tile if self.staged else 16  # more would need more registers than there are
         return min(padded(self.schedule.shape.hidden_blocks // self.fold), at_once)
 
     @property
@@ -205,7 +221,8 @@ class StepSizes:
     @property
     def _scratch_bytes(self) -> int:
         """For mbarriers, and for the compiler, whose largest exchange between threads is put_merged's."""
-        return 512 + max(self.fold * self.output_blocks * self.schedule.batch_slots * 128, 512)
+        staging = 512 if self.staged else 0  # the stager's
+        return 512 + staging + max(self.fold * self.output_blocks * self.schedule.batch_slots * 128, 512)
 
     @property
     def slots(self) -> int:
@@ -277,6 +294,12 @@ class StepSizes:
         return _gluon().BlockedLayout([1, 1, 8], [1, 4, 8], warps, [2, 1, 0])
 
     @property
+    def norm_pair_layout(self) -> Any:
+        """[blocks, batch_tile, 32 pairs]: the elements of activation_layout, two in one."""
+        warps = [4, 1, 1] if self.batch_tile == 4 else [2, 2, 1]
+        return _gluon().BlockedLayout([1, 1, 4], [1, 4, 8], warps, [2, 1, 0])
+
+    @property
     def merge_layout(self) -> Any:
         """[parts, batch_slots, blocks, 64]."""
         return _gluon().BlockedLayout([1, 1, 1, 4], [1, 1, 2, 16], [1, 1, 4, 1], [3, 2, 1, 0])
@@ -326,6 +349,11 @@ class StepSizes:
     def lane_layout(self) -> Any:
         """[32], in the producer's one warp."""
         return _gluon().BlockedLayout([1], [32], [1], [0])
+
+    @property
+    def factor_layout(self) -> Any:
+        """[batch_tile], in shared memory."""
+        return _gluon().SwizzledSharedLayout(1, 1, 1, [0])
 
     @property
     def clear_layout(self) -> Any:

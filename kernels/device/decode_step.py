@@ -15,21 +15,22 @@ from structgen.kernels.device.layers import run_layers
 from structgen.kernels.device.pick_token import choose
 from structgen.kernels.device.producer import producer
 from structgen.kernels.device.sparse_head import count_allowed
+from structgen.kernels.device.stager import stager
 from structgen.kernels.device.step_parts import DONE, RUN_HEAD, RUN_LAYERS, USE_MASK, mark
 from structgen.kernels.device.triton_names import block_barrier
 
 
 @gluon.jit
-def consumer(
-    ring, full, free, slot_trace, decided, begun, decision, activations, queries, weights, table, pid,
+def consumer(args, cfg: gl.constexpr):
+    (
+    ring, full, free, slot_trace, decided, begun, staged, factors, decision, activations, queries, weights, table, pid,
     layers, mode, epoch, launches,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
     best_scores, best_tokens, tokens, lanes, state,
-    cfg: gl.constexpr,
-):  # fmt: skip
+    ) = args  # fmt: skip
     NP: gl.constexpr = cfg.schedule.programs
     sparse = 0
     if (mode & RUN_HEAD) != 0:
@@ -41,7 +42,8 @@ def consumer(
     index = 0
     if (mode & RUN_LAYERS) != 0:
         index = run_layers(
-            ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
+            ring, full, free, slot_trace, begun, staged, factors, index, activations, queries, weights, table, pid,
+            layers, epoch, 0, 0,
             residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
             norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
             ids, last_tokens, positions, table_of, tables, max_pages,
@@ -50,7 +52,8 @@ def consumer(
     passes = epoch + (mode & RUN_LAYERS)
     if (mode & RUN_HEAD) != 0:
         run_head(
-            ring, full, free, slot_trace, index, activations, table, pid, layers, mode, passes, sparse,
+            ring, full, free, staged, factors, layers & mode & RUN_LAYERS, slot_trace, index, activations, table, pid,
+            layers, mode, passes, sparse,
             residuals, counters, error, trace, norms, embedding, head_rows, ids, last_tokens,
             mask, constrained, temperatures, seeds, offsets, logits, best_scores, best_tokens,
             cfg,
@@ -78,6 +81,7 @@ def decode_step(
     """One step of `batch` rows. `state` counts layer passes and launches; see decoder.py for the buffers."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
+    COUNT: gl.constexpr = cfg.staged_count
     pid = gl.program_id(0)
     table = schedule + pid * cfg.field_count
     epoch, launches = gl.load(state), gl.load(state + 1)
@@ -100,17 +104,32 @@ def decode_step(
     if cfg.gated:
         mbarrier.init(begun.index(0), count=1)
         mbarrier.init(begun.index(1), count=1)
+    staged = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    factors = gl.allocate_shared_memory(gl.float32, [cfg.batch_tile], cfg.factor_layout)
+    if cfg.staged:
+        for s in gl.static_range(COUNT):
+            mbarrier.init(staged.index(s), count=1)
     fence_async_shared()
-    gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, begun, decision, activations, queries, weights, table, pid,
-                    layers, mode, epoch, launches,
-    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
-                    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
-                    ids, last_tokens, positions, table_of, tables, max_pages,
-                    mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
-                    best_scores, best_tokens, tokens, lanes, state, cfg)),
-        (producer, (desc, packed, ring, full, free, decided, begun, decision, table, layers, mode,
-                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
-                    positions, table_of, tables, max_pages,
-                    cfg)),
-    ], [1], [40])  # fmt: skip
+    consumed = (
+        ring, full, free, slot_trace, decided, begun, staged, factors, decision, activations, queries, weights, table,
+        pid, layers, mode, epoch, launches,
+        residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
+        norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+        ids, last_tokens, positions, table_of, tables, max_pages,
+        mask, constrained, sparse_limit, temperatures, seeds, offsets, logits,
+        best_scores, best_tokens, tokens, lanes, state,
+    )  # fmt: skip
+    produced = (
+        desc, packed, ring, full, free, decided, begun, decision, table, layers, mode,
+        qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    )  # fmt: skip
+    if cfg.staged:
+        stages = (
+            decided, staged, begun, decision, activations, factors, table, pid, layers, mode, epoch,
+            residuals, neurons, counters, error, trace, norms,
+        )  # fmt: skip
+        gl.warp_specialize([
+            (consumer, (consumed, cfg)), (stager, (stages, cfg)), (producer, (produced, cfg)),
+        ], [4, 1], [cfg.stager_registers, 88])  # fmt: skip
+    else:
+        gl.warp_specialize([(consumer, (consumed, cfg)), (producer, (produced, cfg))], [1], [40])

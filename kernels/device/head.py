@@ -14,13 +14,13 @@ from structgen.kernels.device.triton_names import reinterpret
 
 @gluon.jit
 def run_head(
-    ring, full, free, slot_trace, index, activations, table, pid, layers, mode, passes, sparse,
+    ring, full, free, staged, factors, odd, slot_trace, index, activations, table, pid, layers, mode, passes, sparse,
     residuals, counters, error, trace, norms, embedding, head_rows, ids, last_tokens,
     mask, constrained, temperatures, seeds, offsets, logits, best_scores, best_tokens,
     cfg: gl.constexpr,
 ):  # fmt: skip
     """The head after layer pass number `passes` - 1; unless it is `sparse`, its weights are in the ring from slot
-    number `index` on. -> the next slot number."""
+    number `index` on, and its input comes with phase `odd` of `staged`. -> the next slot number."""
     N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     NP: gl.constexpr = cfg.schedule.programs
@@ -30,7 +30,8 @@ def run_head(
         activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], cfg.weight_layout
     )
     residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
-    wait(counters + FULL, passes * (2 * NP) * layers, error)
+    if (not cfg.staged) | (sparse != 0):
+        wait(counters + FULL, passes * (2 * NP) * layers, error)
     mark(trace, pid, layers, layers, 0, cfg)
     norm = norms + layers * (2 * H)
     if sparse != 0:
@@ -38,8 +39,8 @@ def run_head(
                     best_scores, best_tokens, pid, cfg)  # fmt: skip
     else:
         index = dense_head(
-            ring, full, free, slot_trace, index, activations, whole_place, table, mode, residual, norm,
-            embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
+            ring, full, free, staged, factors, odd, slot_trace, index, activations, whole_place, table, mode,
+            residual, norm, embedding, ids, last_tokens, mask, constrained, temperatures, seeds, offsets, logits,
             best_scores, best_tokens, pid, cfg,
         )  # fmt: skip
     mark(trace, pid, layers, layers, 1, cfg)

@@ -27,20 +27,22 @@ from structgen.kernels.device.norm import (
     put_neurons,
     put_relayed_input,
 )
-from structgen.kernels.device.products import activations_ready, begin_row, finish_row, row_product
+from structgen.kernels.device.products import activations_ready, begin_row, finish_row, row_product, staged_product
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
 
 
 @gluon.jit
 def run_layers(
-    ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
+    ring, full, free, slot_trace, begun, staged, factors, index, activations, queries, weights, table, pid, layers,
+    epoch, ran, heads,
     residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
     norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
     ids, last_tokens, positions, table_of, tables, max_pages,
     cfg: gl.constexpr,
 ):  # fmt: skip
-    """Layer pass number `epoch`; its weights are in the ring from slot number `index` on. -> the next slot number."""
+    """Layer pass number `epoch`, after `ran` layers and `heads` dense heads of earlier ones in this launch; its weights
+    are in the ring from slot number `index` on. -> the next slot number."""
     B: gl.constexpr = cfg.batch
     BT: gl.constexpr = cfg.batch_tile
     N: gl.constexpr = cfg.columns
@@ -62,6 +64,7 @@ def run_layers(
     down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
     whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
+    STAGES: gl.constexpr = cfg.stages
     CARRIES: gl.constexpr = not cfg.relayed  # else Qkv does it
     QKV_ROWS: gl.constexpr = cfg.qkv_rows
     OUTPUT_ROWS: gl.constexpr = cfg.output_rows
@@ -256,17 +259,29 @@ def run_layers(
         mark(trace, pid, layer, layers, 9, cfg)
         arrive(counters + FULL)
         # GateUp
-        wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
-        if cfg.gated:
-            mbarrier.arrive(begun.index(1), count=1)
-        mark(trace, pid, layer, layers, 10, cfg)
-        squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
-                            cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
-        activations_ready()
-        mark(trace, pid, layer, layers, 11, cfg)
+        odd = (ran + layer) & 1
+        odd_input = odd ^ (heads & 1)  # whose mbarriers the head uses too
+        if cfg.staged:
+            mbarrier.wait(staged.index(0), odd_input)
+        else:
+            wait(counters + FULL, full_base + layer * (2 * NP) + NP, error)
+            if cfg.gated:
+                mbarrier.arrive(begun.index(1), count=1)
+            mark(trace, pid, layer, layers, 10, cfg)
+            squares = put_input(False, middle, embedding, ids, last_tokens, norm + H, whole_place, 0, KB,
+                                cfg.stage_blocks, cfg.stages, cfg)  # fmt: skip
+            activations_ready()
+            mark(trace, pid, layer, layers, 11, cfg)
         for neuron in range(neuron_begin, neuron_end):
-            index, g = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
-            factor = inverse_rms_of(squares, LS, cfg)
+            if cfg.staged:
+                index, g = staged_product(
+                    ring, full, free, slot_trace, index, activations, KB, staged, 0, cfg.stage_blocks, odd_input, cfg,
+                )  # fmt: skip
+                mbarrier.wait(staged.index(STAGES), odd_input)
+                factor = factors.load(gl.SliceLayout(0, LS))[None, :]
+            else:
+                index, g = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
+                factor = inverse_rms_of(squares, LS, cfg)
             index, u = row_product(ring, full, free, slot_trace, index, activations, KB, cfg)
             g, u = g * factor, u * factor
             place = batch_row * INTER + (neuron * 64 + sums_row)
@@ -285,16 +300,25 @@ def run_layers(
         clear(cleared, pid, B * H, NP, cfg)
         clear(before, pid, B * H, NP, cfg)
         # Down
-        if not cfg.relayed:
-            wait(own, own_base + layer * (3 * M) + 3 * M, error)
-        put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
-        activations_ready()
-        mark(trace, pid, layer, layers, 13, cfg)
+        if not cfg.staged:
+            if not cfg.relayed:
+                wait(own, own_base + layer * (3 * M) + 3 * M, error)
+            put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
+            activations_ready()
+            mark(trace, pid, layer, layers, 13, cfg)
         for r in range(down_row_begin, down_row_end):
             place = batch_row * H + (r * 64 + sums_row)
             carried = wanted & (r % KV == group) & (down_k_begin == 0)
             carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
-            index, total = row_product(ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg)
+            if cfg.staged:
+                index, total = staged_product(
+                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, staged, STAGES + 1,
+                    cfg.down_blocks, odd, cfg,
+                )  # fmt: skip
+            else:
+                index, total = row_product(
+                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
+                )
             if cfg.relayed:
                 if layer < layers - 1:
                     put_flagged(relays + group * H + place, total + carry, flag, wanted)
@@ -303,6 +327,8 @@ def run_layers(
             else:
                 gl.atomic_add(after + place, total + carry, mask=wanted, sem="relaxed")
         mark(trace, pid, layer, layers, 14, cfg)
+        if cfg.staged:
+            mbarrier.wait(staged.index(STAGES + cfg.down_stages), odd)  # the next input goes where the neurons lie
         if cfg.relayed:
             if layer < layers - 1:
                 arrive_relaxed(counters + FULL)

@@ -65,7 +65,38 @@ def load_input(
     column = block * 64 + within
     wanted = (block < k_end) & (batch < cfg.batch) & (within < 64)
     x = input_values(first, residual, embedding, ids, last_tokens, batch, column, wanted, batch < cfg.batch, cfg)
-    return x, gl.load(norm + column, mask=(block < k_end) & (within < 64), other=0.0)
+    if cfg.staged:
+        weight = load_norm_pairs(norm, k_begin, k_end, k.shape[0], cfg)
+    else:
+        weight = gl.load(norm + column, mask=(block < k_end) & (within < 64), other=0.0)
+    return x, weight
+
+
+@gluon.jit
+def load_norm_pairs(norm, k_begin, k_end, BLOCKS: gl.constexpr, cfg: gl.constexpr):
+    """Norm weights of BLOCKS blocks from k_begin on, two bfloat16 in an int32: [BLOCKS, 1, 32].
+
+    As integers they stay on their way until they are used; bfloat16 would be taken apart, and waited for, here.
+    """
+    z = fresh_zero()
+    L: gl.constexpr = cfg.norm_pair_layout
+    block = k_begin + (gl.arange(0, BLOCKS, layout=gl.SliceLayout(1, gl.SliceLayout(2, L))) + z)[:, None][:, :, None]
+    pair = (gl.arange(0, 32, layout=gl.SliceLayout(0, gl.SliceLayout(1, L))) + z)[None, :][:, None, :]
+    pairs = norm.to(gl.pointer_type(gl.int32))
+    return gl.load(pairs + (block * 32 + pair), mask=(block < k_end) & (pair < 32), other=0)
+
+
+@gluon.jit
+def norm_weights(loaded, cfg: gl.constexpr):
+    """Of what load_input loaded: float32 [BLOCKS, 1, 64]."""
+    if cfg.staged:
+        low = (loaded << 16).to(gl.float32, bitcast=True)
+        high = (loaded & -65536).to(gl.float32, bitcast=True)
+        both = gl.reshape(gl.join(low, high), (loaded.shape[0], 1, 64))
+        weight = gl.convert_layout(both, cfg.activation_layout, assert_trivial=True)
+    else:
+        weight = loaded.to(gl.float32)
+    return weight
 
 
 @gluon.jit
@@ -89,7 +120,7 @@ def put_input(
                 first, residual, embedding, ids, last_tokens, norm, k, row, within,
                 k_begin + (stage + 1) * STEP, k_end, cfg,
             )  # fmt: skip
-        put_activations(x * weight.to(gl.float32), place.index(stage))
+        put_activations(x * norm_weights(weight, cfg), place.index(stage))
         squares += x * x
         x, weight = next_x, next_weight
     return squares
@@ -124,13 +155,18 @@ def put_relayed_input(
 
 
 @gluon.jit
-def inverse_rms_of(squares, LR: gl.constexpr, cfg: gl.constexpr):
-    """1 / rms [1, batch_tile], in the layout LR of sums, from the squares of whole rows that put_input returned."""
+def row_factors(squares, cfg: gl.constexpr):
+    """1 / rms [batch_tile] from the squares of whole rows that put_input returned."""
     sums = gl.sum(gl.sum(squares, 2), 0)
     if cfg.fold > 1:
         sums = sums * 0.0 + gl.sum(sums, 0)
-    factor = gl.rsqrt(sums / cfg.schedule.shape.hidden + cfg.schedule.shape.norm_eps)
-    return gl.convert_layout(factor, gl.SliceLayout(0, LR))[None, :]
+    return gl.rsqrt(sums / cfg.schedule.shape.hidden + cfg.schedule.shape.norm_eps)
+
+
+@gluon.jit
+def inverse_rms_of(squares, LR: gl.constexpr, cfg: gl.constexpr):
+    """1 / rms [1, batch_tile], in the layout LR of sums."""
+    return gl.convert_layout(row_factors(squares, cfg), gl.SliceLayout(0, LR))[None, :]
 
 
 @gluon.jit

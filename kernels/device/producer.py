@@ -72,11 +72,11 @@ def stream_head(desc, packed, ring, full, free, begun, index, table, cfg: gl.con
 
 
 @gluon.jit
-def producer(
+def producer(args, cfg: gl.constexpr):
+    (
     desc, packed, ring, full, free, decided, begun, decision, table, layers, mode,
     qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
-    cfg: gl.constexpr,
-):  # fmt: skip
+    ) = args  # fmt: skip
     H: gl.constexpr = cfg.schedule.shape.hidden
     index = 0
     if (mode & RUN_LAYERS) != 0:

@@ -139,7 +139,20 @@ def row_product(ring, full, free, slot_trace, index, activations, blocks, cfg: g
     if cfg.fold > 1:
         index, sums = _folded_product(ring, full, free, slot_trace, index, activations, blocks, cfg)
     else:
-        index, sums = _plain_product(ring, full, free, slot_trace, index, activations, blocks, cfg)
+        index, sums = _plain_product(ring, full, free, slot_trace, index, activations, blocks, full, 0, 0, 0, cfg)
+    return index, sums
+
+
+@gluon.jit
+def staged_product(
+    ring, full, free, slot_trace, index, activations, blocks, staged, FIRST: gl.constexpr, STAGE: gl.constexpr, parity,
+    cfg: gl.constexpr,
+):  # fmt: skip
+    """row_product of activations that come in stages of STAGE blocks: a stage has come when its mbarrier, one of
+    `staged` from FIRST on, has completed the phase of that parity."""
+    index, sums = _plain_product(
+        ring, full, free, slot_trace, index, activations, blocks, staged, FIRST, STAGE, parity, cfg
+    )
     return index, sums
 
 
@@ -201,9 +214,18 @@ def _folded_sums(acc0, acc1, acc2, acc3, cfg: gl.constexpr):
 
 @gluon.jit
 def begin_row(ring, full, slot_trace, index, activations, cfg: gl.constexpr):
-    """Issues a folded product of one tile, two slots. -> (next slot index, four accumulators to pass to finish_row)."""
+    """Issues a product of four blocks, two slots. -> (next slot index, four accumulators to pass to finish_row).
+
+    Folded they are one tile of activations; else four, whose products have one accumulator, returned four times.
+    """
     S: gl.constexpr = cfg.slots
-    columns = activations.index(fresh_zero()).permute((1, 0))
+    z = fresh_zero()
+    columns0 = activations.index(z).permute((1, 0))
+    columns1, columns2, columns3 = columns0, columns0, columns0
+    if cfg.fold == 1:
+        columns1 = activations.index(z + 1).permute((1, 0))
+        columns2 = activations.index(z + 2).permute((1, 0))
+        columns3 = activations.index(z + 3).permute((1, 0))
     zero = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
     if cfg.trace:
         stamp(slot_trace + index * 4)
@@ -211,8 +233,8 @@ def begin_row(ring, full, slot_trace, index, activations, cfg: gl.constexpr):
     if cfg.trace:
         stamp(slot_trace + index * 4 + 1)
     slot = ring.index(index % S)
-    acc0 = warpgroup_mma(slot.slice(0, 64), columns, zero, is_async=True)
-    acc1 = warpgroup_mma(slot.slice(64, 64), columns, zero, is_async=True)
+    acc0 = warpgroup_mma(slot.slice(0, 64), columns0, zero, is_async=True)
+    acc1 = warpgroup_mma(slot.slice(64, 64), columns1, zero if cfg.fold > 1 else acc0, is_async=True)
     index += 1
     if cfg.trace:
         stamp(slot_trace + index * 4)
@@ -220,8 +242,10 @@ def begin_row(ring, full, slot_trace, index, activations, cfg: gl.constexpr):
     if cfg.trace:
         stamp(slot_trace + index * 4 + 1)
     slot = ring.index(index % S)
-    acc2 = warpgroup_mma(slot.slice(0, 64), columns, zero, is_async=True)
-    acc3 = warpgroup_mma(slot.slice(64, 64), columns, zero, is_async=True)
+    acc2 = warpgroup_mma(slot.slice(0, 64), columns2, zero if cfg.fold > 1 else acc1, is_async=True)
+    acc3 = warpgroup_mma(slot.slice(64, 64), columns3, zero if cfg.fold > 1 else acc2, is_async=True)
+    if cfg.fold == 1:
+        acc0, acc1, acc2 = acc3, acc3, acc3
     return index + 1, acc0, acc1, acc2, acc3
 
 
@@ -229,22 +253,37 @@ def begin_row(ring, full, slot_trace, index, activations, cfg: gl.constexpr):
 def finish_row(free, index, acc0, acc1, acc2, acc3, PENDING: gl.constexpr, cfg: gl.constexpr):
     """Waits for a row that begin_row began, whose slots are the two before `index`, PENDING products having been issued
     since. -> sums [64, batch_tile]."""
+    LS: gl.constexpr = cfg.sums_layout
     S: gl.constexpr = cfg.slots
-    acc0, acc1, acc2, acc3 = warpgroup_mma_wait(PENDING, deps=[acc0, acc1, acc2, acc3])
+    if cfg.fold > 1:
+        acc0, acc1, acc2, acc3 = warpgroup_mma_wait(PENDING, deps=[acc0, acc1, acc2, acc3])
+    else:
+        acc0 = warpgroup_mma_wait(PENDING, deps=[acc0])
     block_barrier()
     mbarrier.arrive(free.index((index + S - 2) % S), count=1)
     mbarrier.arrive(free.index((index + S - 1) % S), count=1)
-    return _folded_sums(acc0, acc1, acc2, acc3, cfg)
+    if cfg.fold > 1:
+        sums = _folded_sums(acc0, acc1, acc2, acc3, cfg)
+    else:
+        sums = column_sums(acc0, LS)
+    return sums
 
 
 @gluon.jit
-def _plain_product(ring, full, free, slot_trace, index, activations, blocks, cfg: gl.constexpr):
+def _plain_product(
+    ring, full, free, slot_trace, index, activations, blocks, staged, FIRST: gl.constexpr, STAGE: gl.constexpr, parity,
+    cfg: gl.constexpr,
+):  # fmt: skip
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
     LS: gl.constexpr = cfg.sums_layout
     acc = gl.full((64, cfg.columns), 0.0, gl.float32, cfg.accumulator)
     for k in range(0, blocks, SB):
         s = index % S
+        if STAGE > 0:  # noqa: SIM102 (one is known at compile time, the other is not)
+            if k % STAGE == 0:
+                mbarrier.wait(staged.index(FIRST + k // STAGE), parity)
+                fence_async_shared()  # for the stager's stores, see stager.put_stage
         if cfg.trace:
             stamp(slot_trace + index * 4)
         mbarrier.wait(full.index(s), (index // S) & 1)

@@ -33,6 +33,7 @@ from structgen.kernels.device.mailbox import (
 )
 from structgen.kernels.device.pick_token import choose
 from structgen.kernels.device.producer import stream_head, stream_layers
+from structgen.kernels.device.stager import stage_head, stage_layers
 from structgen.kernels.device.step_parts import DONE, RUN_HEAD, RUN_LAYERS, USE_MASK
 from structgen.kernels.device.triton_names import block_barrier
 
@@ -43,23 +44,24 @@ LOOK_NS = gl.constexpr(3000)  # what a look whether the masks are there costs at
 
 
 @gluon.jit
-def consumer(
-    ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights, table, pid,
-    layers, steps, number,
-    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
-    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
-    ids, last_tokens, positions, table_of, tables, max_pages,
-    mask, constrained, temperatures, seeds, offsets, logits,
-    best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride,
-    cfg: gl.constexpr,
-):  # fmt: skip
+def consumer(args, cfg: gl.constexpr):
+    (
+        ring, full, free, slot_trace, decided, taken, begun, staged, factors, decision, activations, queries, weights,
+        table, pid, layers, steps, number,
+        residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
+        norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+        ids, last_tokens, positions, table_of, tables, max_pages,
+        mask, constrained, temperatures, seeds, offsets, logits,
+        best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride,
+    ) = args  # fmt: skip
     NP: gl.constexpr = cfg.schedule.programs
-    index, step, decided_on = 0, 0, 0
+    index, step, heads, decided_on = 0, 0, 0, 0
     while (step < steps) & (decided_on != LEAVE):
         wait(gates + CHOSEN, number + step, error)
         epoch = gl.load(state, volatile=True)
         index = run_layers(
-            ring, full, free, slot_trace, begun, index, activations, queries, weights, table, pid, layers, epoch,
+            ring, full, free, slot_trace, begun, staged, factors, index, activations, queries, weights, table, pid,
+            layers, epoch, step * layers, heads,
             residuals, qkv, neurons, partial, partial_max, partial_sum, counters, error, trace,
             norms, embedding, cache_base, cache_offsets, cache_stride, cos, sin,
             ids, last_tokens, positions, table_of, tables, max_pages,
@@ -70,12 +72,15 @@ def consumer(
         block_barrier()
         mbarrier.arrive(taken, count=1)
         if decided_on != LEAVE:
+            odd = ((step + 1) * layers + heads) & 1
             index = run_head(
-                ring, full, free, slot_trace, index, activations, table, pid, layers, WHOLE_STEP, epoch + 1,
-                decided_on, residuals, counters, error, trace, norms, embedding, head_rows, ids, last_tokens,
+                ring, full, free, staged, factors, odd, slot_trace, index, activations, table, pid, layers,
+                WHOLE_STEP, epoch + 1, decided_on, residuals, counters, error, trace, norms, embedding, head_rows,
+                ids, last_tokens,
                 mask, constrained, temperatures, seeds, offsets, logits, best_scores, best_tokens,
                 cfg,
             )  # fmt: skip
+            heads += (decided_on == DENSE).to(gl.int32)
         launches = gl.load(state + 1, volatile=True)
         block_barrier()
         before = gl.atomic_add(counters + DONE, 1, sem="acq_rel")
@@ -91,6 +96,29 @@ def consumer(
             arrive(gates + CHOSEN)
             if decided_on != LEAVE:
                 post(tokens, outbox + step * cfg.batch, number + step + 1, cfg.batch)
+        step += 1
+
+
+@gluon.jit
+def stager(args, cfg: gl.constexpr):
+    (
+        decided, taken, staged, begun, decision, activations, factors, table, pid, layers, steps, number,
+        residuals, neurons, counters, gates, error, trace, norms, state,
+    ) = args  # fmt: skip
+    step, decided_on = 0, 0
+    while (step < steps) & (decided_on != LEAVE):
+        wait(gates + CHOSEN, number + step, error)
+        epoch = gl.load(state, volatile=True)
+        stage_layers(
+            staged, begun, activations, factors, table, pid, layers, epoch,
+            residuals, neurons, counters, error, trace, norms, cfg,
+        )  # fmt: skip
+        mbarrier.wait(decided, step & 1)
+        decided_on = gl.load(decision, volatile=True)
+        block_barrier()
+        mbarrier.arrive(taken, count=1)
+        if decided_on == DENSE:
+            stage_head(staged, activations, factors, epoch + 1, layers, residuals, counters, error, norms, cfg)
         step += 1
 
 
@@ -117,12 +145,12 @@ def fetched(
 
 
 @gluon.jit
-def producer(
-    desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
-    gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
-    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
-    cfg: gl.constexpr,
-):  # fmt: skip
+def producer(args, cfg: gl.constexpr):
+    (
+        desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
+        gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
+        qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    ) = args  # fmt: skip
     H: gl.constexpr = cfg.schedule.shape.hidden
     NP: gl.constexpr = cfg.schedule.programs
     index, step, decides = 0, 0, 0
@@ -173,6 +201,7 @@ def resident_step(
     these steps, which the host and the device both number with it."""
     S: gl.constexpr = cfg.slots
     SB: gl.constexpr = cfg.schedule.slot_blocks
+    COUNT: gl.constexpr = cfg.staged_count
     pid = gl.program_id(0)
     table = schedule + pid * cfg.field_count
     number = gl.load(state + 2)
@@ -190,27 +219,42 @@ def resident_step(
     decided = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     taken = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     begun = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    staged = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    factors = gl.allocate_shared_memory(gl.float32, [cfg.batch_tile], cfg.factor_layout)
     for s in gl.static_range(S):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
     mbarrier.init(decided, count=1)
-    mbarrier.init(taken, count=1)
+    mbarrier.init(taken, count=2 if cfg.staged else 1)
     if cfg.gated:
         mbarrier.init(begun.index(0), count=1)
         mbarrier.init(begun.index(1), count=1)
+    if cfg.staged:
+        for s in gl.static_range(COUNT):
+            mbarrier.init(staged.index(s), count=1)
     fence_async_shared()
+    consumed = (
+        ring, full, free, slot_trace, decided, taken, begun, staged, factors, decision, activations, queries, weights,
+        table, pid, layers, steps, number,
+        residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
+        norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
+        ids, last_tokens, positions, table_of, tables, max_pages,
+        mask, constrained, temperatures, seeds, offsets, logits,
+        best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride,
+    )  # fmt: skip
+    produced = (
+        desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
+        gates, error, host_ns, word, inbox_mask, inbox_seeds, mask, constrained, seeds, sparse_limit,
+        qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin, positions, table_of, tables, max_pages,
+    )  # fmt: skip
     # Registers of the producer: in it nothing must be spilled (see mailbox.await_word).
-    gl.warp_specialize([
-        (consumer, (ring, full, free, slot_trace, decided, taken, begun, decision, activations, queries, weights,
-                    table, pid, layers, steps, number,
-                    residuals, qkv, neurons, partial, partial_max, partial_sum, counters, gates, error, trace,
-                    norms, embedding, head_rows, cache_base, cache_offsets, cache_stride, cos, sin,
-                    ids, last_tokens, positions, table_of, tables, max_pages,
-                    mask, constrained, temperatures, seeds, offsets, logits,
-                    best_scores, best_tokens, tokens, lanes, state, outbox, spare_table, offset_stride, cfg)),
-        (producer, (desc, packed, ring, full, free, decided, taken, begun, decision, table, pid, layers, steps, number,
-                    gates, error, host_ns, word, inbox_mask, inbox_seeds,
-                    mask, constrained, seeds, sparse_limit,
-                    qkv, norms, cache_base, cache_offsets, cache_stride, cos, sin,
-                    positions, table_of, tables, max_pages, cfg)),
-    ], [1], [168])  # fmt: skip
+    if cfg.staged:
+        stages = (
+            decided, taken, staged, begun, decision, activations, factors, table, pid, layers, steps, number,
+            residuals, neurons, counters, gates, error, trace, norms, state,
+        )  # fmt: skip
+        gl.warp_specialize([
+            (consumer, (consumed, cfg)), (stager, (stages, cfg)), (producer, (produced, cfg)),
+        ], [4, 1], [cfg.stager_registers, 112])  # fmt: skip
+    else:
+        gl.warp_specialize([(consumer, (consumed, cfg)), (producer, (produced, cfg))], [1], [168])

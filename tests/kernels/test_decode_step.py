@@ -19,7 +19,7 @@ SMALL = ModelShape(hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, 
 
 
 @pytest.mark.parametrize("options", [[], ["--resident"]], ids=["one step", "resident loop"])
-@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("batch", [1, 3, 8])
 def test_compiles_for_hopper(batch: int, options: list[str]) -> None:
     """In a process of its own: here Triton may be set to interpret."""
     pytest.importorskip("triton", reason="needs Triton")
