@@ -58,7 +58,7 @@ def compare(
     tables = bench.tables[step.table_of.long()].long()
     residuals = reference.hidden(step.ids.long(), step.positions.long(), tables, cache)
     expected = reference.logits(residuals[-1])
-    for buffer in (decoder.logits, decoder.partial, decoder.neurons, decoder.best_scores):
+    for buffer in decoder.scratch:
         buffer.fill_(float("nan"))
     decoder.tokens.fill_(-7)
     decoder.launch(step, RUN_LAYERS)

@@ -94,13 +94,14 @@ class Decoder:
         self.gates = self._zeros(5 * COUNTER_STRIDE, torch.int32)  # see device/mailbox.py
         size = (own.planes, own.batch_tile, shape.hidden)
         self.residuals = self._zeros(prod(size)).view(size)
-        self.qkv = self._zeros((2 if own.relayed else 1) * schedule.batch * shape.kv_heads * own.qkv_stride)
+        copies = own.qkv_parts * (2 if own.relayed else 1)
+        self.qkv = self._zeros(copies * schedule.batch * shape.kv_heads * own.qkv_stride)
         # Flagged values are pairs of words; behind the neurons then lie the partial sums of Down.
         relays = shape.kv_heads * shape.hidden if own.relayed else 0
         width = 2 if own.relayed else 1
         self.neuron_words = self._zeros((schedule.batch * shape.intermediate + relays) * width).view(-1, width)
         self.neurons = self.neuron_words[: schedule.batch * shape.intermediate, 0]
-        self.partial = self._zeros(parts * shape.head_dim)
+        self.partial = self._zeros(2 * own.layer_part_values if own.polled_parts else parts * shape.head_dim)
         self.partial_max, self.partial_sum = self._zeros(parts), self._zeros(parts)
         self.best_scores = self._zeros(schedule.programs * own.batch_tile)
         self.best_tokens = self._zeros(schedule.programs * own.batch_tile, torch.int32)
@@ -117,6 +118,22 @@ class Decoder:
         self.cache_stride = steps.pop() if len(steps) == 1 else 0
         self.cache_offsets = torch.tensor(offsets, dtype=torch.int64, device=device)
         self.descriptor = self._weight_descriptor()
+
+    @property
+    def scratch(self) -> tuple[Tensor, ...]:
+        """Buffers whose content no step relies on; those that are cleared for the next one are not among them."""
+        once = () if self.sizes.polled_parts else (self.partial,)
+        return (self.logits, self.neurons, self.best_scores, *once)
+
+    def attention_parts(self, layers: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What the last of `layers` layers since `reset` left: output [kv_heads, parts, rows, group, head_dim], not
+        normalised, maximum and sum. Of a short context of one row there are no parts."""
+        schedule, dim = self.schedule, self.schedule.shape.head_dim
+        parts = (schedule.shape.kv_heads, schedule.parts, schedule.batch_slots, schedule.shape.group)
+        if not self.sizes.polled_parts:
+            return self.partial.view(*parts, dim), self.partial_max.view(parts), self.partial_sum.view(parts)
+        records = self.partial.view(2, *parts, -1)[(layers - 1) % 2]
+        return records[..., :dim], records[..., dim], records[..., dim + 1]
 
     def _zeros(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(count, dtype=dtype, device=self._device)
@@ -188,5 +205,6 @@ class Decoder:
             raise KernelTimeout("a program of the decode step waited too long for another one")
 
     def reset(self) -> None:
-        for buffer in (self.state, self.counters, self.gates, self.error, self.residuals, self.qkv, self.neuron_words):
+        buffers = [self.state, self.counters, self.gates, self.error, self.residuals, self.qkv, self.neuron_words]
+        for buffer in (*buffers, self.partial):
             buffer.zero_()

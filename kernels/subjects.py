@@ -93,16 +93,10 @@ class MegakernelSubject:
 
         decoder, schedule = self._decoder, self._scene.schedule
         self._launch(RUN_LAYERS, layers)
-        parts = (schedule.shape.kv_heads, schedule.parts, schedule.batch_slots, schedule.shape.group)
         last, batch = layers - 1, schedule.batch
         return {
             "appended": self._scene.appended(self._cache, last),
-            "attended": merged(
-                decoder.partial.view(*parts, -1),
-                decoder.partial_max.view(parts),
-                decoder.partial_sum.view(parts),
-                batch,
-            ),
+            "attended": merged(*decoder.attention_parts(layers), batch),
             "middle": decoder.residuals[decoder.sizes.middle_plane(last), :batch],
             "neurons": decoder.neurons.view(batch, -1),
             "residual": decoder.residuals[2 + last % 2, :batch],

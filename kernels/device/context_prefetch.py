@@ -5,6 +5,8 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from structgen.kernels.device.grid_sync import fresh_zero
+
 LANES = gl.constexpr(32)
 
 
@@ -25,6 +27,13 @@ def prefetch_lines(begin, rows: gl.constexpr, stride: gl.constexpr, count: gl.co
     for first in range(0, rows * LINES, LANES):
         line = gl.minimum(first + i, rows * LINES - 1)
         prefetch(begin + line // LINES * stride + gl.minimum(line % LINES * LINE, count - 1))
+
+
+@gluon.jit
+def prefetch_record(begin, count: gl.constexpr, cfg: gl.constexpr):
+    """Ask `count` float32, up to 128 lines, into L2, by all consumers together."""
+    line = gl.arange(0, 128, layout=cfg.clear_layout) + fresh_zero()
+    prefetch(begin + gl.minimum(line * 32, count - 1))
 
 
 @gluon.jit

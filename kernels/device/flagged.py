@@ -10,26 +10,28 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+CHAINS = 4  # in which the checks of many words depend on each other
 
-def _poll(words: int) -> str:
-    """PTX that loads `words` words a lane until all flags of the warp are right, whose lanes leave together (see
-    grid_sync.wait). Operands, `words` of each: values, pointers, of which every eighth is used, flags, pointers to the
-    error; of the latter two all are the same."""
-    flag, error = f"${2 * words}", f"${3 * words}"
-    lines = [
-        f"ld.relaxed.gpu.global.v2.b64 {{a{word}, a{word + 1}}}, [${words + word // 8 * 8} + {word % 8 * 8}];"
-        for word in range(0, words, 2)
-    ]
-    for word in range(words):
-        lines.append(f"mov.b64 {{${word}, f}}, a{word};")
-        lines.append(f"setp.ne.or.u32 p, f, {flag}, p;" if word else f"setp.ne.u32 p, f, {flag};")
-    loads = "\n".join(lines)
+
+def polling(loads: str, unready: str, registers: str, written: list[str], error: str, after: str = "") -> str:
+    """PTX that repeats `loads`, then `unready`, which sets predicate p where a lane lacks something, until no lane of
+    the warp does; all its lanes leave together (see grid_sync.wait). `error` is the operand that points to the error.
+    """
+    none = "\n".join(f"mov.b32 {one}, 0;" for one in written)
     return f"""{{
-        .reg .pred p, q; .reg .b64 a<{words}>; .reg .u32 f, n, e; .reg .u64 start, now;
+        .reg .pred p, q; .reg .u32 n, e; .reg .u64 start, now; {registers}
+        mov.u32 n, %tid.x;
+        mov.u32 e, %ntid.x;
+        setp.lt.u32 p, n, e;
+        @p bra BEGIN;
+        {none}
+        bra DONE;
+    BEGIN:
         mov.u32 n, 0;
         mov.u64 start, 0;
     SPIN:
         {loads}
+        {unready}
         vote.sync.any.pred p, p, 0xffffffff;
         @!p bra DONE;
         add.u32 n, n, 1;
@@ -48,7 +50,29 @@ def _poll(words: int) -> str:
         mov.u32 e, 1;
         st.volatile.global.u32 [{error}], e;
     DONE:
+        {after}
     }}"""
+
+
+def _poll(words: int) -> str:
+    """PTX that loads `words` words a lane until all flags of the warp are right. Operands, `words` of each: values,
+    pointers, of which every eighth is used, flags, pointers to the error; of the latter two all are the same."""
+    flag, error = f"${2 * words}", f"${3 * words}"
+    loads = [
+        f"ld.relaxed.gpu.global.v2.b64 {{a{word}, a{word + 1}}}, [${words + word // 8 * 8} + {word % 8 * 8}];"
+        for word in range(0, words, 2)
+    ]
+    checks = []
+    for word in range(words):
+        checks.append(f"mov.b64 {{${word}, f}}, a{word};")
+        wrong = f"m{word % CHAINS}"  # ones where a flag differs
+        differs = f"lop3.b32 {wrong}, f, {flag}, {wrong}, 0xbe;" if word >= CHAINS else f"xor.b32 {wrong}, f, {flag};"
+        checks.append(differs)
+    checks += [f"or.b32 m0, m0, m{chain};" for chain in range(1, CHAINS)]
+    checks.append("setp.ne.u32 p, m0, 0;")
+    registers = f".reg .b64 a<{words}>; .reg .b32 f, m<{CHAINS}>;"
+    values = [f"${word}" for word in range(words)]
+    return polling("\n".join(loads), "\n".join(checks), registers, values, error)
 
 
 def _operands(words: int) -> str:

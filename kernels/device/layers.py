@@ -6,30 +6,48 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from structgen.kernels.device.attention_phase import (
-    append,
-    attend,
-    attend_parts,
-    layer_cache,
-    load_tile,
-    page_share,
-    put_heads,
-    put_merged,
-    put_tile,
-    tile_places,
-)
+from structgen.kernels.device.attention_heads import append, polled_heads
+from structgen.kernels.device.attention_parts import part_record, put_heads, put_merged, put_merged_polled
+from structgen.kernels.device.attention_phase import attend, attend_parts
+from structgen.kernels.device.context_prefetch import prefetch_record
+from structgen.kernels.device.context_tiles import kept_pages, layer_cache, load_tile, page_share, put_pages, put_tile
 from structgen.kernels.device.flagged import put_flagged
 from structgen.kernels.device.grid_sync import arrive, arrive_relaxed, wait
+from structgen.kernels.device.layer_products import multiply_down, multiply_output, multiply_qkv
+from structgen.kernels.device.nonzero import put_nonzero
 from structgen.kernels.device.norm import (
-    input_values,
     inverse_rms_of,
     put_input,
     put_neurons,
     put_relayed_input,
 )
-from structgen.kernels.device.products import activations_ready, begin_row, finish_row, row_product, staged_product
+from structgen.kernels.device.products import activations_ready, row_product, staged_product
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
+
+
+@gluon.jit
+def attend_and_merge(
+    query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
+    positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
+    keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone,
+    output_place, out_k_begin, out_k_end, own, target, error, trace, pid, layer, layers, cfg: gl.constexpr,
+):  # fmt: skip
+    """This program's parts of the attention; then the group's heads that Output multiplies, merged from all parts."""
+    attend_parts(
+        query, own_row, cache, parts, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
+        row_table, group, member, row, part, position, page_begin, page_end, keys, values,
+        more_keys, more_values, tiles, queries, weights, own_place, alone, cfg,
+    )  # fmt: skip
+    mark(trace, pid, layer, layers, 6, cfg)
+    if cfg.polled_parts:
+        arrive_relaxed(own)
+        put_merged_polled(parts, output_place, group, out_k_begin, error, cfg)
+    else:
+        arrive(own)
+        wait(own, target, error)
+        mark(trace, pid, layer, layers, 7, cfg)
+        put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
 
 
 @gluon.jit
@@ -65,9 +83,6 @@ def run_layers(
     whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
 
     STAGES: gl.constexpr = cfg.stages
-    CARRIES: gl.constexpr = not cfg.relayed  # else Qkv does it
-    QKV_ROWS: gl.constexpr = cfg.qkv_rows
-    OUTPUT_ROWS: gl.constexpr = cfg.output_rows
     qkvs = qkv
     flagged_neurons = neurons.to(gl.pointer_type(gl.int64))
     relays = flagged_neurons + B * INTER
@@ -91,6 +106,8 @@ def run_layers(
     first_neuron = field(table, "down_first_neuron", cfg)
     down_row_begin, down_row_end = field(table, "down_row_begin", cfg), field(table, "down_row_end", cfg)
     down_k_begin, down_k_end = field(table, "down_k_begin", cfg), field(table, "down_k_end", cfg)
+    if cfg.relayed:
+        down_k_begin = 0
     row, part = member % B, member // B
     row_table = tables + gl.load(table_of + row).to(gl.int32) * max_pages
     position, page_begin, page_end = page_share(positions, row, part, cfg)
@@ -99,9 +116,9 @@ def run_layers(
         short = position < cfg.short
         page_begin = gl.where(short, 0, page_begin)
         page_end = gl.where(short, position // 16 + 1, page_end)
-    first = tile_places(row_table, 0, page_begin, page_end, group, cfg)
-    second = tile_places(row_table, 1, page_begin, page_end, group, cfg)
-    following = tile_places(row_table, TILES, page_begin, page_end, group, cfg)
+    pages = gl.allocate_shared_memory(gl.int32, [4, 4], cfg.kept_layout)
+    put_pages(pages, row_table, page_begin, page_end, cfg)
+    block_barrier()
     long = page_end - page_begin > 4 * TILES
     alone = 1
     if B > 1:
@@ -116,7 +133,7 @@ def run_layers(
         parity = (epoch * layers + layer) & 1
         flag = epoch * layers + layer + 1
         if cfg.relayed:
-            qkv = qkvs + parity * (B * KV * QS)
+            qkv = qkvs + parity * (cfg.qkv_parts * B * KV * QS)
         middle = residuals + parity * SIZE
         cleared = residuals + (parity ^ 1) * SIZE
         if cfg.relayed:
@@ -130,6 +147,9 @@ def run_layers(
         own_place = cache + own_offset
         mark(trace, pid, layer, layers, 0, cfg)
         # Qkv
+        if cfg.polled_sums:
+            part_of_sums = qkv + (group * cfg.qkv_parts + qkv_k_begin // cfg.fold) * QS
+            prefetch_record(part_of_sums, QS, cfg)
         if cfg.relayed:
             mark(trace, pid, layer, layers, 1, cfg)
             squares = put_relayed_input(lowest, relays, middle, embedding, ids, last_tokens, norm, qkv_place,
@@ -143,9 +163,11 @@ def run_layers(
         activations_ready()
         mark(trace, pid, layer, layers, 2, cfg)
         # The context is asked for now and stays in registers until its place in shared memory is free.
-        keys, values = load_tile(cache, first, cfg)
+        keys, values = load_tile(cache, kept_pages(pages, 0, cfg), group, cfg)
         if EARLY_TILES > 1:
-            more_keys, more_values = load_tile(cache, second, cfg)
+            more_keys, more_values = load_tile(cache, kept_pages(pages, 1, cfg), group, cfg)
+        else:
+            more_keys, more_values = keys, values
         if qkv_row_begin == 0:
             sums = gl.sum(squares, 2)  # of each block: to add them up here would take longer
             block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
@@ -153,35 +175,48 @@ def run_layers(
                 sums = gl.sum(sums, 1)[:, None]
                 block = gl.arange(0, cfg.qkv_blocks, layout=gl.SliceLayout(1, sums.type.layout))[:, None]
             batch = gl.arange(0, BT // cfg.fold, layout=gl.SliceLayout(0, sums.type.layout))[None, :] + block * 0
-            gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
+            if cfg.polled_sums:
+                put_nonzero(part_of_sums + GR + batch, sums, batch < B)
+            else:
+                gl.atomic_add(qkv + (batch * KV + group) * QS + GR, sums, mask=batch < B, sem="relaxed")
         sums_place = qkv + (batch_row * KV + group) * QS + (qkv_row_begin * 64 + sums_row)
-        if QKV_ROWS > 0:
-            index, o0, o1, o2, o3 = begin_row(ring, full, slot_trace, index, activations, cfg)
-            for r in gl.static_range(1, QKV_ROWS):
-                index, n0, n1, n2, n3 = begin_row(ring, full, slot_trace, index, activations, cfg)
-                total = finish_row(free, index - 2, o0, o1, o2, o3, 4, cfg)
-                gl.atomic_add(sums_place + (r - 1) * 64, total, mask=wanted, sem="relaxed")
-                o0, o1, o2, o3 = n0, n1, n2, n3
-            total = finish_row(free, index, o0, o1, o2, o3, 0, cfg)
-            gl.atomic_add(sums_place + (QKV_ROWS - 1) * 64, total, mask=wanted, sem="relaxed")
-        else:
-            for _ in range(qkv_row_begin, qkv_row_end):
-                index, total = row_product(
-                    ring, full, free, slot_trace, index, activations, qkv_k_end - qkv_k_begin, cfg
-                )
-                gl.atomic_add(sums_place, total, mask=wanted, sem="relaxed")
-                sums_place += 64
+        if cfg.polled_sums:
+            sums_place = part_of_sums + (qkv_row_begin * 64 + sums_row) + batch_row * 0
+        index = multiply_qkv(
+            ring, full, free, slot_trace, index, activations, sums_place, qkv_row_end - qkv_row_begin,
+            qkv_k_end - qkv_k_begin, wanted, cfg,
+        )  # fmt: skip
         mark(trace, pid, layer, layers, 3, cfg)
-        arrive(own)
+        if cfg.polled_sums:
+            arrive_relaxed(own)
+        else:
+            arrive(own)
         # Attention
+        parts = partial
+        if cfg.polled_parts:
+            # What was read in the layer before is cleared for the one after, ordered by GateUp's barrier.
+            parts = partial + parity * cfg.layer_part_values
+            through_parts = layer >= 0
+            if cfg.whole_heads:
+                through_parts = (short == 0) | (layer == 0)
+            if through_parts:
+                clear(partial + (parity ^ 1) * cfg.layer_part_values, pid, cfg.layer_part_values, NP, cfg)
+                own_part = part_record(parts, group, gl.minimum(part, P - 1), row, 0, cfg)
+                prefetch_record(own_part, cfg.schedule.shape.group * cfg.part_values, cfg)
         put_tile(keys, values, tiles, 0, cfg)
         if EARLY_TILES > 1:
             put_tile(more_keys, more_values, tiles, 1, cfg)
         elif TILES > 1:
-            more_keys, more_values = load_tile(cache, second, cfg)
+            more_keys, more_values = load_tile(cache, kept_pages(pages, 1, cfg), group, cfg)
         if long:
-            keys, values = load_tile(cache, following, cfg)
-        wait(own, own_base + layer * (3 * M) + M, error)
+            keys, values = load_tile(cache, kept_pages(pages, TILES, cfg), group, cfg)
+            if cfg.paired:
+                more_keys, more_values = load_tile(cache, kept_pages(pages, TILES + 1, cfg), group, cfg)
+        query, own_row = qkv, qkv
+        if cfg.polled_sums:
+            query, own_row = polled_heads(qkv, cos, sin, position, group, error, cfg)
+        else:
+            wait(own, own_base + layer * (3 * M) + M, error)
         if EARLY_TILES < TILES:
             put_tile(more_keys, more_values, tiles, 1, cfg)
         if cfg.gated:
@@ -191,71 +226,45 @@ def run_layers(
             if alone == 0:
                 append(qkv, cache, positions, table_of, tables, max_pages, cos, sin, group, cfg)
                 block_barrier()
-                keys, values = load_tile(cache, first, cfg)
+                keys, values = load_tile(cache, kept_pages(pages, 0, cfg), group, cfg)
                 if TILES > 1:
-                    more_keys, more_values = load_tile(cache, second, cfg)
+                    more_keys, more_values = load_tile(cache, kept_pages(pages, 1, cfg), group, cfg)
                     put_tile(more_keys, more_values, tiles, 1, cfg)
                 put_tile(keys, values, tiles, 0, cfg)
-                keys, values = load_tile(cache, following, cfg)
+                keys, values = load_tile(cache, kept_pages(pages, TILES, cfg), group, cfg)
         mark(trace, pid, layer, layers, 5, cfg)
         if cfg.whole_heads:
             if short:
                 _, sums, out = attend(
-                    qkv, cache, row_table, cos, sin, group, row, position, page_begin, page_end, keys, values,
-                    tiles, queries, weights, own_place, True, member == 0, cfg,
+                    query, own_row, cache, row_table, cos, sin, group, row, position, page_begin, page_end,
+                    keys, values, more_keys, more_values, tiles, queries, weights, own_place, True, member == 0, cfg,
                 )  # fmt: skip
                 arrive_relaxed(own)
                 mark(trace, pid, layer, layers, 6, cfg)
                 put_heads(sums, out, output_place.index(0), cfg)
             else:
-                attend_parts(
-                    qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
-                    row_table, group, member, row, part, position, page_begin, page_end, keys, values,
-                    tiles, queries, weights, own_place, alone != 0, cfg,
+                attend_and_merge(
+                    query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
+                    positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
+                    keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone != 0,
+                    output_place, out_k_begin, out_k_end, own, own_base + layer * (3 * M) + 2 * M, error,
+                    trace, pid, layer, layers, cfg,
                 )  # fmt: skip
-                mark(trace, pid, layer, layers, 6, cfg)
-                arrive(own)
-                wait(own, own_base + layer * (3 * M) + 2 * M, error)
-                mark(trace, pid, layer, layers, 7, cfg)
-                put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
         else:
-            attend_parts(
-                qkv, cache, partial, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
-                row_table, group, member, row, part, position, page_begin, page_end, keys, values,
-                    tiles, queries, weights, own_place, alone != 0, cfg,
+            attend_and_merge(
+                query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
+                positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
+                keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone != 0,
+                output_place, out_k_begin, out_k_end, own, own_base + layer * (3 * M) + 2 * M, error,
+                trace, pid, layer, layers, cfg,
             )  # fmt: skip
-            mark(trace, pid, layer, layers, 6, cfg)
-            arrive(own)
-            wait(own, own_base + layer * (3 * M) + 2 * M, error)
-            mark(trace, pid, layer, layers, 7, cfg)
-            put_merged(partial, partial_max, partial_sum, output_place, group, out_k_begin, out_k_end, cfg)
         # Output
         activations_ready()
         mark(trace, pid, layer, layers, 8, cfg)
-        if OUTPUT_ROWS > 0:
-            index, o0, o1, o2, o3 = begin_row(ring, full, slot_trace, index, activations, cfg)
-            for r in gl.static_range(OUTPUT_ROWS):
-                column = (out_row_begin + r) * 64 + sums_row
-                carried = wanted & ((out_row_begin + r) % KV == group) & (out_k_begin == 0) & CARRIES
-                carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, column,
-                                     carried, batch_row < B, cfg)  # fmt: skip
-                if r + 1 < OUTPUT_ROWS:
-                    index, n0, n1, n2, n3 = begin_row(ring, full, slot_trace, index, activations, cfg)
-                    total = finish_row(free, index - 2, o0, o1, o2, o3, 4, cfg) + carry
-                    o0, o1, o2, o3 = n0, n1, n2, n3
-                else:
-                    total = finish_row(free, index, o0, o1, o2, o3, 0, cfg) + carry
-                gl.atomic_add(middle + batch_row * H + column, total, mask=wanted, sem="relaxed")
-        else:
-            for r in range(out_row_begin, out_row_end):
-                column = r * 64 + sums_row
-                carried = wanted & (r % KV == group) & (out_k_begin == 0) & CARRIES
-                carry = input_values(lowest, before, embedding, ids, last_tokens, batch_row, column,
-                                     carried, batch_row < B, cfg)  # fmt: skip
-                index, total = row_product(
-                    ring, full, free, slot_trace, index, activations, out_k_end - out_k_begin, cfg
-                )
-                gl.atomic_add(middle + batch_row * H + column, total + carry, mask=wanted, sem="relaxed")
+        index = multiply_output(
+            ring, full, free, slot_trace, index, activations, middle, lowest, before, embedding, ids, last_tokens,
+            group, out_row_begin, out_row_end, out_k_begin, out_k_end, wanted, batch_row, sums_row, cfg,
+        )  # fmt: skip
         mark(trace, pid, layer, layers, 9, cfg)
         arrive(counters + FULL)
         # GateUp
@@ -295,8 +304,11 @@ def run_layers(
             arrive_relaxed(own)
         else:
             arrive(own)
+        if cfg.staged:
+            block_barrier()
+            mbarrier.arrive(staged.index(STAGES + 1 + cfg.down_stages), count=1)
         # Nobody reads these any more, and they are added to after the next FULL barrier.
-        clear(qkv, pid, B * KV * QS, NP, cfg)
+        clear(qkv, pid, cfg.qkv_parts * B * KV * QS, NP, cfg)
         clear(cleared, pid, B * H, NP, cfg)
         clear(before, pid, B * H, NP, cfg)
         # Down
@@ -306,26 +318,11 @@ def run_layers(
             put_neurons(neurons, down_place, first_neuron, down_k_begin, down_k_end, flag, error, cfg)
             activations_ready()
             mark(trace, pid, layer, layers, 13, cfg)
-        for r in range(down_row_begin, down_row_end):
-            place = batch_row * H + (r * 64 + sums_row)
-            carried = wanted & (r % KV == group) & (down_k_begin == 0)
-            carry = gl.load(middle + place, mask=carried, other=0.0, cache_modifier=".cg")
-            if cfg.staged:
-                index, total = staged_product(
-                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, staged, STAGES + 1,
-                    cfg.down_blocks, odd, cfg,
-                )  # fmt: skip
-            else:
-                index, total = row_product(
-                    ring, full, free, slot_trace, index, activations, down_k_end - down_k_begin, cfg
-                )
-            if cfg.relayed:
-                if layer < layers - 1:
-                    put_flagged(relays + group * H + place, total + carry, flag, wanted)
-                else:
-                    gl.atomic_add(after + place, total + carry, mask=wanted, sem="relaxed")
-            else:
-                gl.atomic_add(after + place, total + carry, mask=wanted, sem="relaxed")
+        index = multiply_down(
+            ring, full, free, slot_trace, index, activations, staged, odd, middle, after, relays, flag,
+            layer < layers - 1, group, down_row_begin, down_row_end, down_k_begin, down_k_end,
+            wanted, batch_row, sums_row, cfg,
+        )  # fmt: skip
         mark(trace, pid, layer, layers, 14, cfg)
         if cfg.staged:
             mbarrier.wait(staged.index(STAGES + cfg.down_stages), odd)  # the next input goes where the neurons lie

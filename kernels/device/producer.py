@@ -6,8 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from structgen.kernels.device.attention_phase import layer_cache, page_share
 from structgen.kernels.device.context_prefetch import prefetch_lines, prefetch_pages
+from structgen.kernels.device.context_tiles import layer_cache, page_share
 from structgen.kernels.device.products import produce
 from structgen.kernels.device.step_parts import RUN_HEAD, RUN_LAYERS, field
 
@@ -47,9 +47,10 @@ def stream_layers(
     for layer in range(since, until):
         cache = layer_cache(cache_base, cache_offsets, cache_stride, layer)
         prefetch_lines(norms + layer * (2 * H), 1, 0, 2 * H, cfg)
-        prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
-        if cfg.relayed:
-            prefetch_lines(qkv + (KV + group) * QS, B, KV * QS, QS, cfg)
+        if not cfg.polled_sums:
+            prefetch_lines(qkv + group * QS, B, KV * QS, QS, cfg)
+            if cfg.relayed:
+                prefetch_lines(qkv + (KV + group) * QS, B, KV * QS, QS, cfg)
         prefetch_lines(cos + position * D, 1, 0, D, cfg)
         prefetch_lines(sin + position * D, 1, 0, D, cfg)
         prefetch_pages(cache, ids, pages, group, cfg)

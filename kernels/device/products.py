@@ -50,21 +50,22 @@ def produce(
     Few copies are under way at once: more would not be faster, and everybody else's loads and fences would queue
     behind them. Before slot `late` the programs mostly wait for each other and not for weights: then still fewer.
 
-    From slot `early` on room is only made by Qkv, whose sums are waited for next: these slots are copied when the
-    attention has begun, which has time for that. Before slot `late` the ring is full until GateUp begins to multiply;
-    when it has begun to wait no longer, what it will need beyond the ring is asked into L2. `parity` is that of the
-    layers run before.
+    From slot `early` on room is only made by Qkv, whose sums are waited for next: where they go by atomic additions and
+    a counter, these slots are copied when the attention has begun, which has time for that. Before slot `late` the
+    ring is full until GateUp begins to multiply; when it has begun to wait no longer, what it will need beyond the ring
+    is asked into L2. `parity` is that of the layers run before.
     """
     S: gl.constexpr = cfg.slots
     ROWS: gl.constexpr = cfg.schedule.slot_blocks * 64
     for t in range(count):
         s = index % S
-        oldest = index - gl.where(t < late, cfg.flight(cfg.waiting_bytes), cfg.flight(cfg.flight_bytes))
+        oldest = index - gl.where(t < late, cfg.flight(cfg.waiting_bytes), cfg.flight(cfg.streamed_bytes))
         if oldest >= 0:
             mbarrier.wait(full.index(oldest % S), (oldest // S) & 1)
-        if cfg.gated:
+        if cfg.spares_sums:  # noqa: SIM102 (one is known at compile time, the other is not)
             if t == early:
                 mbarrier.wait(begun.index(0), parity)
+        if cfg.gated:  # noqa: SIM102 (likewise)
             if t == late:
                 mbarrier.wait(begun.index(1), parity)
                 prefetch_slots(packed, base + t * stride, gl.minimum(cfg.ahead, count - t), stride, cfg)

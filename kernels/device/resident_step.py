@@ -110,7 +110,7 @@ def stager(args, cfg: gl.constexpr):
         wait(gates + CHOSEN, number + step, error)
         epoch = gl.load(state, volatile=True)
         stage_layers(
-            staged, begun, activations, factors, table, pid, layers, epoch,
+            staged, begun, activations, factors, table, pid, layers, epoch, step * layers,
             residuals, neurons, counters, error, trace, norms, cfg,
         )  # fmt: skip
         mbarrier.wait(decided, step & 1)

@@ -17,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from structgen.kernels.device.grid_sync import wait
-from structgen.kernels.device.norm import load_input, load_neurons, norm_weights, row_factors, tile_places
+from structgen.kernels.device.norm import load_input, norm_weights, row_factors, tile_places
 from structgen.kernels.device.products import put_activations
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, RUN_HEAD, RUN_LAYERS, field, mark
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
@@ -66,26 +66,29 @@ def stage_input(residual, norm, place, staged, factors, cfg: gl.constexpr):
 
 
 @gluon.jit
-def stage_neurons(neurons, place, staged, first, k_begin, k_end, cfg: gl.constexpr):
+def stage_neurons(neurons, place, staged, odd, first, k_begin, k_end, cfg: gl.constexpr):
     """Blocks first + [k_begin, k_end) of the neurons [batch, intermediate]."""
+    INTER: gl.constexpr = cfg.schedule.shape.intermediate
     BLOCKS: gl.constexpr = cfg.down_blocks
     STAGES: gl.constexpr = cfg.down_stages
+    FIRST: gl.constexpr = cfg.stages + 1
     k, row, within = tile_places(BLOCKS, cfg)
-    h = load_neurons(neurons, k, row, within, first, k_begin, k_end, 0, neurons, cfg)
-    next_h = load_neurons(neurons, k, row, within, first, k_begin + BLOCKS, k_end, 0, neurons, cfg)
     for stage in range(STAGES):
-        begin = k_begin + (stage + 2) * BLOCKS
-        third_h = load_neurons(neurons, k, row, within, first, begin, k_end, 0, neurons, cfg)
-        put_stage(h, place.index(stage), staged.index(cfg.stages + 1 + stage))
-        h, next_h = next_h, third_h
+        block = k_begin + stage * BLOCKS + k
+        wanted = (block < k_end) & (row < cfg.batch) & (within < 64)
+        source = neurons + (row * INTER + (first + block) * 64 + within)
+        h = gl.load(source, mask=wanted, other=0.0, cache_modifier=".cg")
+        if stage == 0:
+            mbarrier.wait(staged.index(FIRST + STAGES), odd)  # GateUp's input lies there until then
+        put_stage(h, place.index(stage), staged.index(FIRST + stage))
 
 
 @gluon.jit
 def stage_layers(
-    staged, begun, activations, factors, table, pid, layers, epoch,
+    staged, begun, activations, factors, table, pid, layers, epoch, ran,
     residuals, neurons, counters, error, trace, norms, cfg: gl.constexpr,
 ):  # fmt: skip
-    """For the layers of pass number `epoch`."""
+    """For the layers of pass number `epoch`, after `ran` layers of earlier ones in this launch."""
     N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     M: gl.constexpr = cfg.schedule.members
@@ -109,9 +112,10 @@ def stage_layers(
         mark(trace, pid, layer, layers, 10, cfg)
         stage_input(middle, norms + layer * (2 * H) + H, whole_place, staged, factors, cfg)
         mark(trace, pid, layer, layers, 11, cfg)
-        wait(own, own_base + layer * (3 * M) + 3 * M, error)  # and here with those of GateUp
+        wait(own, own_base + layer * (3 * M) + 3 * M, error)
         mark(trace, pid, layer, layers, 13, cfg)
-        stage_neurons(neurons, down_place, staged, first_neuron, down_k_begin, down_k_end, cfg)
+        odd = (ran + layer) & 1
+        stage_neurons(neurons, down_place, staged, odd, first_neuron, down_k_begin, down_k_end, cfg)
 
 
 @gluon.jit
@@ -138,7 +142,7 @@ def stager(args, cfg: gl.constexpr):
     ) = args  # fmt: skip
     if (mode & RUN_LAYERS) != 0:
         stage_layers(
-            staged, begun, activations, factors, table, pid, layers, epoch,
+            staged, begun, activations, factors, table, pid, layers, epoch, 0,
             residuals, neurons, counters, error, trace, norms, cfg,
         )  # fmt: skip
     if (mode & RUN_HEAD) != 0:

@@ -13,7 +13,8 @@ from structgen.kernels.model_shape import ModelShape
 from structgen.kernels.packing import group_order, pack_weights
 from structgen.kernels.random_model import random_weights
 from structgen.kernels.schedule import Schedule
-from structgen.kernels.step_sizes import SHARED_MEMORY, StepSizes
+from structgen.kernels.step_numbers import SHARED_MEMORY
+from structgen.kernels.step_sizes import StepSizes
 
 SMALL = ModelShape(hidden=256, intermediate=512, layers=2, heads=4, kv_heads=2, head_dim=64, vocab_size=330)
 
