@@ -24,9 +24,10 @@ from structgen.engine.llama import LlamaModel
 from structgen.engine.megakernel_weights import device_model
 from structgen.engine.sampled import NOT_FINITE, NOTHING_ALLOWED, OK
 from structgen.engine.step import StepSlot
+from structgen.grammar.numba_cache import cache_folder
 from structgen.kernels.decoder import KEEP_LOGITS, RUN_HEAD, RUN_LAYERS, USE_MASK, Decoder, KernelTimeout, StepInput
 from structgen.kernels.model_shape import ModelShape, UnsupportedShape
-from structgen.kernels.relayed_order import prove
+from structgen.kernels.proofs import prove_once
 from structgen.kernels.schedule import MAX_BATCH, Schedule
 
 HOPPER = (9, 0)
@@ -265,10 +266,13 @@ class MegakernelRunner(CudaRunner):
 
 @lru_cache(maxsize=8)
 def _schedules(shape: ModelShape, programs: int) -> tuple[Schedule, ...]:
-    """One for each of KERNEL_ROWS, proven free of races, which takes a while. UnsupportedShape where there is none."""
+    """One for each of KERNEL_ROWS, proven free of races: UnsupportedShape where there is none.
+
+    The first time, a proof takes seconds.
+    """
     schedules = tuple(Schedule.build(shape, rows, programs) for rows in KERNEL_ROWS)
     for schedule in schedules:
-        prove(schedule)
+        prove_once(schedule, cache_folder() / "proofs")
     return schedules
 
 

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeVar
 
@@ -101,26 +102,46 @@ class Program:
     def _ran(self) -> dict[int, int]:
         return {}
 
+    @cached_property
+    def _counted(self) -> list[tuple[tuple[tuple[int, int], ...], tuple[int, ...]]]:
+        """What each instruction waits for and arrives at."""
+        return [(waits(step.instruction), arrivals(step.instruction)) for step in self.steps]
+
     def run(self, without: int = -1) -> int:
-        """The set of instructions that run when number `without` does not."""
-        arrived: dict[int, int] = defaultdict(int)
+        """The set of instructions that run when number `without` does not.
+
+        A program that cannot go on is looked at again when as many have arrived as it waits for.
+        """
+        counted, arrived = self._counted, defaultdict[int, int](int)
         places = [numbers.start for numbers in self._numbers]
-        done, moved = 0, True
-        while moved:
-            moved = False
-            for program, numbers in enumerate(self._numbers):
-                place = first = places[program]
-                while place < numbers.stop and place != without:
-                    instruction = self.steps[place].instruction
-                    if any(arrived[counter] < count for counter, count in waits(instruction)):
-                        break
-                    for counter in arrivals(instruction):
-                        arrived[counter] += 1
-                    place += 1
-                if place > first:
-                    done |= (1 << place) - (1 << first)
-                    places[program], moved = place, True
-        return done
+        waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)  # at a counter: a heap of (arrivals, program)
+        ready = list(range(len(places)))
+        while ready:
+            program = ready.pop()
+            place, stop = places[program], self._numbers[program].stop
+            while place < stop and place != without:
+                awaited, arrives = counted[place]
+                lacking = _lacking(awaited, arrived)
+                if lacking is not None:
+                    counter, count = lacking
+                    heappush(waiting[counter], (count, program))
+                    break
+                for counter in arrives:
+                    arrived[counter] += 1
+                    heap = waiting[counter]
+                    while heap and heap[0][0] <= arrived[counter]:
+                        ready.append(heappop(heap)[1])
+                place += 1
+            places[program] = place
+        return sum((1 << end) - (1 << numbers.start) for end, numbers in zip(places, self._numbers, strict=True))
+
+
+def _lacking(awaited: tuple[tuple[int, int], ...], arrived: dict[int, int]) -> tuple[int, int] | None:
+    """The first (counter, arrivals) of those awaited that has not come yet."""
+    for counter, count in awaited:
+        if arrived[counter] < count:
+            return counter, count
+    return None
 
 
 def waits(instruction: Instruction) -> tuple[tuple[int, int], ...]:
