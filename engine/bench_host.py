@@ -16,12 +16,11 @@ import torch
 from structgen.engine.bench_gpu import BATCHES, LLAMA_1B, PROMPT_TOKENS, recorded_tasks
 from structgen.engine.bench_structured import MAX_TOKENS, Task, Writer
 from structgen.engine.bench_vocabulary import made_up_vocabulary
-from structgen.engine.cuda_buffers import MOST_SLOTS
 from structgen.engine.device_input import DeviceInput, LaneTables
 from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.engine import Engine
 from structgen.engine.fused_sampler import FusedSampler
-from structgen.engine.runner import PAGE_SIZE
+from structgen.engine.runner import MOST_SLOTS, PAGE_SIZE
 from structgen.engine.step import StepSlot
 from structgen.grammar.warm_up import warm_up
 

@@ -12,9 +12,8 @@ from structgen.engine.cuda_sampling import CudaSampling
 from structgen.engine.device_input import DeviceInput
 from structgen.engine.device_masks import DeviceMasks
 from structgen.engine.logprobs import Logprobs
+from structgen.engine.runner import MOST_SLOTS
 from structgen.engine.sampler import Sampler
-
-MOST_SLOTS = 3  # two steps in flight, and a third slot in which single rows run again
 
 
 class DeviceSlot:

@@ -39,7 +39,14 @@ from structgen.engine.llama import LlamaModel
 from structgen.engine.lora import AdapterTable
 from structgen.engine.lora_files import AdapterWeights, read_adapter
 from structgen.engine.paged_rows import PagedRows
-from structgen.engine.runner import DEFAULT_CONTEXT, MAX_ADAPTERS, MAX_LORA_RANK, PAGE_SIZE, PREFILL_TOKENS
+from structgen.engine.runner import (
+    DEFAULT_CONTEXT,
+    MAX_ADAPTERS,
+    MAX_LORA_RANK,
+    MOST_SLOTS,
+    PAGE_SIZE,
+    PREFILL_TOKENS,
+)
 from structgen.engine.step import StepSlot
 
 log = logging.getLogger("structgen.engine")
@@ -244,7 +251,7 @@ class CudaRunner:
         if self._fused:
             yield self._warm_up_sampler
         for count in rows:
-            for index in range(self.default_depth + 1):
+            for index in range(MOST_SLOTS):
                 yield partial(self._prepare_slot, index, count, adapted)
 
     def _warm_up_sampler(self) -> None:

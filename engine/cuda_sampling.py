@@ -89,10 +89,18 @@ class CudaSampling:
         slot.host_status[: len(packed)] = packed >> STATUS_SHIFT
 
     def prepare(self, logits: Tensor, targets: Tensor) -> None:
-        """Capture now what `sample` may replay for this bucket. The slot is not in use, and `targets` are spare."""
+        """Capture now what `sample` may replay for this bucket. The device is at rest, and `targets` are spare.
+
+        A capture runs its work, which writes to `arriving`: there may be the tokens of a step that is through on the
+        device, but that the host has not read yet.
+        """
         if self._fused is not None:
-            for masked, cuts in product((False, True), (False, True)):
-                self._graph(logits, targets, masked, cuts)
+            kept = self._arrived.copy()
+            try:
+                for masked, cuts in product((False, True), (False, True)):
+                    self._graph(logits, targets, masked, cuts)
+            finally:
+                self._arrived[:] = kept
 
     def _graph(self, logits: Tensor, targets: Tensor, masked: bool, cuts: bool) -> torch.cuda.CUDAGraph:
         key = (targets.data_ptr(), masked, cuts)

@@ -26,7 +26,14 @@ from structgen.engine.metrics import Metrics
 from structgen.engine.pages import PageAllocator
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.rescue import Rescue
-from structgen.engine.runner import MAX_ADAPTERS, MAX_LORA_RANK, PREFILL_TOKENS, AdapterRunner, ModelRunner
+from structgen.engine.runner import (
+    MAX_ADAPTERS,
+    MAX_LORA_RANK,
+    MOST_DEPTH,
+    PREFILL_TOKENS,
+    AdapterRunner,
+    ModelRunner,
+)
 from structgen.engine.sampling_params import SamplingParams
 from structgen.engine.scheduler import Scheduler, StepPlan
 from structgen.engine.sequence import MaskSource, Sequence
@@ -63,6 +70,8 @@ class Engine:
         max_adapters: int = MAX_ADAPTERS,
         max_lora_rank: int = MAX_LORA_RANK,
     ) -> None:
+        if depth is not None and not 1 <= depth <= MOST_DEPTH:
+            raise ValueError(f"depth must be 1 or {MOST_DEPTH}, not {depth}")
         runner: ModelRunner = (
             choose_runner(
                 model,

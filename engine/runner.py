@@ -12,6 +12,8 @@ from structgen.engine.step import StepSlot
 PAGE_SIZE = 16
 DEFAULT_CONTEXT = 8192
 PREFILL_TOKENS = 256  # prompt tokens in one step, unless an engine is told otherwise
+MOST_DEPTH = 2  # steps in flight
+MOST_SLOTS = MOST_DEPTH + 1  # theirs, and one in which single rows run again
 MAX_ADAPTERS = 8
 MAX_LORA_RANK = 64
 

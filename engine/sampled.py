@@ -1,4 +1,4 @@
-"""Sampled: what a step's sampling gives, on the device; Pick: one row of it on the host."""
+"""Sampled: what a step's sampling gives, on the device; Arrived: the same on the host; Pick: one row of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from structgen.engine.logprobs import Logprobs, TokenLogprob, to_host
+from structgen.engine.logprobs import Logprobs, TokenLogprob
 
 OK, NOT_FINITE, NOTHING_ALLOWED = range(3)
 FAULTS = {NOT_FINITE: "the model's logits are not finite", NOTHING_ALLOWED: "the mask allows no token"}
@@ -37,11 +37,6 @@ class Sampled:
     tokens: Tensor
     status: Tensor
     logprobs: Logprobs | None = None
-
-    def to_host(self) -> Sampled:
-        """Copies in pinned memory, which may still be under way: wait for an event before `read`."""
-        logprobs = None if self.logprobs is None else self.logprobs.to_host()
-        return Sampled(to_host(self.tokens), to_host(self.status), logprobs)
 
     def read(self) -> list[Pick]:
         """One Pick a row. Waits for the device where the tensors are there."""

@@ -1,7 +1,8 @@
 """Arrays of automata that are gone, kept for the next ones.
 
 Fresh memory costs a page fault every 4 KB, about as much as computing what goes into it; a new grammar would pay that
-for every mask. Only arrays that nobody can reach any more may be given back.
+for every mask. Only arrays that nobody will read any more may be given back; who holds a mask for its identity alone
+(engine/mask_residency.py) may hold one whose bits are here.
 """
 
 from __future__ import annotations

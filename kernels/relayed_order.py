@@ -1,10 +1,11 @@
 """What orders the programs where values are polled (device/flagged.py, device/nonzero.py), as data for the validator.
 
-For a batch of one Qkv polls the partial sums of its input, the attention those of Qkv, and Down its neurons; whatever
-the batch, Output polls the parts of the attention. Nobody waits for these at a counter, and polling a value orders
-nothing but that value. So the proof has two halves. That everything ends: the schedule's own waits, which are proven to
-end, wait for more than the polls do, and what is polled for comes once who writes it has run. That nothing races: here,
-by the counters that are left alone, with neither those waits nor the arrivals that publish nothing.
+For a folded batch of one Qkv polls the partial sums of its input, the attention those of Qkv, and Down its neurons; for
+several rows, too, Output polls the parts of the attention (`StepSizes.polled_parts`). Nobody waits for these at a
+counter, and polling a value orders nothing but that value. So the proof has two halves. That everything ends: the
+schedule's own waits, which are proven to end, wait for more than the polls do, and what is polled for comes once who
+writes it has run. That nothing races: here, by the counters that are left alone, with neither those waits nor the
+arrivals that publish nothing.
 
 A poll finds the right value whenever it comes, so all that must be proven of a flagged value is that it is read before
 it is overwritten: a reader reads, and a writer writes, what the layer before left. Of a value that is never zero it is

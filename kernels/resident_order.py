@@ -3,6 +3,9 @@
 Beside the consumers, whose instructions are the schedule's, there are lanes for what goes on at the same time: each
 program's producer, which fetches masks (Fetch, and in program 0 the host's Word before it), and the last program to
 finish a step, which chooses the tokens (Choose). See device/resident_step.py. The host may grant both steps at once.
+
+Here nothing is polled, and the consumers stage for themselves: what is polled within a pass is relayed_order.py's to
+prove, and between two passes all programs meet where the tokens are chosen.
 """
 
 from __future__ import annotations

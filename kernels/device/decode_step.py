@@ -1,4 +1,5 @@
-"""The decode step as one persistent kernel: a producer warp streams the weights, four consumer warps do the rest.
+"""The decode step as one persistent kernel: a producer warp streams the weights, four consumer warps do the rest, but
+that for rows that are not folded four more stage activations (stager.py).
 
 Every program runs its instructions of the schedule (see instructions.py) in order. The producer never waits for
 activations, only for room in the ring, so memory goes on working while the consumers wait for each other.

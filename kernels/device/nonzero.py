@@ -75,7 +75,8 @@ def _poll_sums(halves: int, stride: int) -> str:
     return polling("\n".join(loads), smallest(values), registers + before, values, "$20", "\n".join(after))
 
 
-POLL_SUMS = gl.constexpr(_poll_sums(4, 416 * 4))
+SUM_PARTS, SUM_STRIDE = 8, 416  # StepSizes.qkv_parts and .qkv_stride where sums are polled
+POLL_SUMS = gl.constexpr(_poll_sums(SUM_PARTS // 2, SUM_STRIDE * 4))
 SUM_OPERANDS = gl.constexpr(",".join(["=&r"] * 17 + ["l"] * 4))
 SUM_TYPES = gl.constexpr((gl.int32,) * 17)
 PART_TYPES = gl.constexpr((gl.int32,) * 6)

@@ -6,8 +6,10 @@ The stager waits for the other programs, converts a stage of a few blocks after 
 consumers multiply each stage as it comes.
 
 `staged` are mbarriers that complete once a layer each: the stages of GateUp's input, the factor of the norm, the
-stages of Down's neurons. The consumers wait for the first and the last of them in every layer, so none can complete
-twice unseen, and by waiting they see everything that the stager has seen of other programs.
+stages of Down's neurons; and one that the consumers complete when GateUp's input is used up, which the stager waits
+for. A dense head completes those of GateUp's input and the factor once more, so their phase also counts heads. In
+every layer the consumers wait for the first one and for the last stage, in every dense head for the factor: so none
+can complete twice unseen, and by waiting they see everything that the stager has seen of other programs.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class FakeGpu:
         patch.setattr(
             megakernel_runner, "Schedule", SimpleNamespace(build=lambda shape, rows, _: SimpleNamespace(batch=rows))
         )
-        patch.setattr(megakernel_runner, "prove", lambda schedule: None)
+        patch.setattr(megakernel_runner, "prove_once", lambda schedule, folder: None)
         patch.setattr(megakernel_runner, "device_model", lambda model, cache, context, schedule: (model, cache))
         patch.setattr(megakernel_runner, "Decoder", self._decoder)
 

@@ -37,6 +37,12 @@ def pipeline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(FakeRunner, "as_thread", request.param[1])
 
 
+@pytest.mark.parametrize("depth", [0, 3, -1])
+def test_a_depth_that_there_is_not_is_refused(depth: int) -> None:
+    with pytest.raises(ValueError, match="depth must be 1 or 2"):
+        Engine(FakeRunner(), depth=depth)
+
+
 def test_each_row_of_a_mixed_batch_gets_what_it_gets_alone() -> None:
     engine = Engine(FakeRunner(), max_batch=3)
     requests = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def submit(
     made = []
     for number in range(count):
         prompt = [(number * 31 + 7 * place) % 90 for place in range(1 + 17 * (number % 6))]
-        chosen = SamplingParams(max_tokens=6 + number % 5, seed=number, **params)
+        chosen = SamplingParams(**{"max_tokens": 6 + number % 5, "seed": number, **params})
         matcher = (Lending(CONFIG.vocab_size) if lends and number % 4 == 1 else Quoted()) if number % 2 else None
         made.append(engine.submit(prompt, chosen, matcher, ENDS if number % 2 else frozenset(), adapter=adapter))
     return made
@@ -389,6 +390,33 @@ def test_adapters_may_be_loaded_at_any_time_and_change_nobody_elses_tokens(
     if warm:
         runner.warm_up(64)
     assert run(Engine(runner, max_batch=BATCH, depth=depth)) == run(Engine(model, max_batch=BATCH, max_context=512))
+
+
+@pytest.mark.parametrize("pieces", [0, 2, 5])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_graphs_made_between_two_ticks_leave_a_sampled_steps_tokens_alone(
+    depth: int, pieces: int, make: Callable[..., CudaRunner]
+) -> None:
+    """A warm-up that ended early, then an adapter for which it goes on while a step is sampled and not committed."""
+
+    def run(ticks: int | None) -> list[list[int]]:
+        runner = make()
+        runner._warm_rows = rows_up_to(64)
+        for piece in islice(runner._preparations(runner._warm_rows, adapted=False), pieces):
+            piece()
+        engine = Engine(runner, max_batch=BATCH, depth=depth)
+        sequences = submit(engine, 3, temperature=0.9, max_tokens=12)
+        for tick in range(12):
+            if tick == ticks:
+                engine.load_adapter("late", random_adapter(CONFIG, 2, 0))
+            engine.step()
+        drain(engine)
+        assert [each.error for each in sequences] == [None] * 3
+        return [each.output_ids for each in sequences]
+
+    expected = run(None)
+    for ticks in (2, 5, 7):
+        assert run(ticks) == expected
 
 
 def test_which_graphs_a_warm_up_makes() -> None:

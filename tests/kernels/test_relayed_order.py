@@ -50,6 +50,12 @@ def test_one_row_that_is_not_folded_waits_at_counters() -> None:
     assert (sizes.relayed, sizes.polled_parts) == (False, False)
 
 
+def test_the_poll_of_sums_walks_as_they_lie() -> None:
+    nonzero = pytest.importorskip("structgen.kernels.device.nonzero", reason="needs Triton")
+    sizes = StepSizes(ONE)
+    assert (sizes.qkv_parts, sizes.qkv_stride) == (nonzero.SUM_PARTS, nonzero.SUM_STRIDE)
+
+
 def test_middle_has_as_many_planes_as_the_proof_assumes() -> None:
     sizes = StepSizes(ONE)
     planes = [sizes.middle_plane(layer) for layer in range(PERIOD)]
