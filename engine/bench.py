@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 
 from structgen.engine.errors import EngineError
 from structgen.engine.weights import Dtype
+from structgen.grammar.numba_cache import cache_folder
 from structgen.grammar.warm_up import warm_up
 
 
@@ -60,9 +60,7 @@ def _options() -> argparse.Namespace:
 
 def default_model() -> Path:
     """Where `structgen models pull` puts the default model."""
-    cache = os.environ.get("STRUCTGEN_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(cache, "structgen").expanduser() / "models" / "smollm2-135m-instruct"
-    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    return cache_folder() / "models" / "smollm2-135m-instruct" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 if __name__ == "__main__":

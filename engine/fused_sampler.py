@@ -25,7 +25,8 @@ from structgen.kernels.masked_sampling import HandOver, Picks, RowParams, Sampli
 IN_FLIGHT = 4  # calls of `sample` whose parameters may still be on their way to the device
 FEW_ROWS = 8  # up to which streams are read one by one in less time than together
 SEED_RANGE = 2.0**53  # a row's uniform number in [0, 1) has so many steps
-ROW_OCTETS = 29  # of a row's parameters
+# Of a row's parameters: seed, temperature, top_p, min_p, top_k, row of the table of masks, whether it has a mask.
+FIELD_OCTETS = (8, 4, 4, 4, 4, 4, 1)
 
 
 class StagedRows:
@@ -36,12 +37,11 @@ class StagedRows:
     """
 
     def __init__(self, most: int, device: torch.device) -> None:
-        self.host = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        self.device = torch.zeros(most * ROW_OCTETS, dtype=torch.uint8, device=device)
-        ends = np.cumsum([8 * most, 4 * most, 4 * most, 4 * most, 4 * most, 4 * most, most]).tolist()
-        seed, temperature, top_p, min_p, top_k, mask_row, self.constrained = (
-            self.device[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
-        )
+        self.host = torch.zeros(most * sum(FIELD_OCTETS), dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self.device = torch.zeros(most * sum(FIELD_OCTETS), dtype=torch.uint8, device=device)
+        ends = np.cumsum([octets * most for octets in FIELD_OCTETS]).tolist()
+        fields = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        seed, temperature, top_p, min_p, top_k, mask_row, self.constrained = (self.device[field] for field in fields)
         self.mask_rows = mask_row.view(torch.int32)
         self.rows = RowParams(
             temperature=temperature.view(torch.float32),
@@ -52,11 +52,9 @@ class StagedRows:
             offset=torch.zeros(most, dtype=torch.int64, device=device),
         )
         octets = self.host.numpy()
-        self.seeds = octets[: 8 * most].view(np.uint64)
-        self.numbers = octets[8 * most : 20 * most].view(np.float32).reshape(3, most)
-        self.top_ks = octets[20 * most : 24 * most].view(np.int32)
-        self.masks = octets[24 * most : 28 * most].view(np.int32)
-        self.flags = octets[28 * most :]
+        seeds, *numbers, top_ks, masks, self.flags = (octets[field] for field in fields)
+        self.seeds, self.top_ks, self.masks = seeds.view(np.uint64), top_ks.view(np.int32), masks.view(np.int32)
+        self.numbers = [each.view(np.float32) for each in numbers]  # as in_float32 gives them
         self.sources: list[SamplingSource] = []
         self.starts, self.draws = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
@@ -149,8 +147,8 @@ class FusedSampler(Sampler):
             staged.sources = rows.sources
             columns = rows.columns()
             staged.starts, staged.draws = columns["start"], columns["draws"]
-            for at, name in enumerate(("temperature", "top_p", "min_p")):
-                staged.numbers[at, :count] = columns[name]
+            for numbers, name in zip(staged.numbers, ("temperature", "top_p", "min_p"), strict=True):
+                numbers[:count] = columns[name]
             np.minimum(columns["top_k"], self.vocab_size, out=staged.top_ks[:count])
         if count > FEW_ROWS:
             staged.seeds[:count] = bits_at(staged.starts, rows.positions) * staged.draws
@@ -159,10 +157,11 @@ class FusedSampler(Sampler):
 
     def _write_rows(self, staged: StagedRows, rows: Items[RowSampling]) -> None:
         """The slow twin of `_write_columns`, and for rows that are no step's."""
-        count, staged.sources = len(rows), []
+        count, params, staged.sources = len(rows), [row.params for row in rows], []
         staged.seeds[:count] = [int(row.uniform * SEED_RANGE) for row in rows]
-        staged.numbers[:, :count] = np.array([in_float32(row.params) for row in rows]).T
-        staged.top_ks[:count] = [min(row.params.top_k, self.vocab_size) for row in rows]
+        for numbers, column in zip(staged.numbers, zip(*map(in_float32, params), strict=True), strict=False):
+            numbers[:count] = column
+        staged.top_ks[:count] = [min(each.top_k, self.vocab_size) for each in params]
 
 
 def has_cuts(rows: Items[RowSampling]) -> bool:

@@ -122,7 +122,7 @@ class Lifecycle:
         matcher = sequence.matcher
         if token in sequence.eos_token_ids or (matcher is not None and matcher.is_terminated):
             return self.finish(sequence, "stop")
-        output = self._outputs.get(sequence) or self._output(sequence)
+        output = self._output(sequence)
         output.token_ids.append(token)
         if sequence.sampling.wants_more:
             sequence.append(token, logprob)

@@ -7,7 +7,7 @@ from structgen.engine.lifecycle import Lifecycle
 from structgen.engine.metrics import Metrics
 from structgen.engine.pipeline import Pipeline
 from structgen.engine.runner import ModelRunner
-from structgen.engine.sampled import FAULTS, Arrived
+from structgen.engine.sampled import Arrived
 from structgen.engine.sampler import IGNORED
 from structgen.engine.scheduler import PlanRow, StepPlan
 from structgen.engine.sequence import Stage
@@ -115,6 +115,4 @@ class Rescue:
 
 def _arrived(slot: StepSlot) -> Arrived:
     count = len(slot.rows)
-    tokens, status = slot.host_tokens[:count].tolist(), slot.host_status[:count]
-    faults = {row: FAULTS[int(status[row])] for row in status.nonzero()[0].tolist()} if status.any() else {}
-    return Arrived(tokens, faults, {} if slot.logprobs is None else slot.logprobs.read(tokens))
+    return Arrived.of(slot.host_tokens[:count], slot.host_status[:count], slot.logprobs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from structgen.engine.logprobs import Logprobs, TokenLogprob
@@ -28,6 +30,13 @@ class Arrived(NamedTuple):
     faults: dict[int, str]
     logprobs: dict[int, TokenLogprob]
 
+    @classmethod
+    def of(cls, tokens: npt.NDArray[np.int64], status: npt.NDArray[np.int8], logprobs: Logprobs | None) -> Arrived:
+        """Of rows [R] whose tensors are on the host."""
+        ids = tokens.tolist()
+        faults = {row: FAULTS[int(status[row])] for row in status.nonzero()[0].tolist()} if status.any() else {}
+        return cls(ids, faults, {} if logprobs is None else logprobs.read(ids))
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -40,14 +49,8 @@ class Sampled:
 
     def read(self) -> list[Pick]:
         """One Pick a row. Waits for the device where the tensors are there."""
-        tokens, faults = self.tokens.tolist(), [fault_of(status) for status in self.status.tolist()]
-        told = {} if self.logprobs is None else self.logprobs.read(tokens)
+        arrived = Arrived.of(self.tokens.cpu().numpy(), self.status.cpu().numpy(), self.logprobs)
         return [
-            Pick(token, fault, None if fault else told.get(row))
-            for row, (token, fault) in enumerate(zip(tokens, faults, strict=True))
+            Pick(token, arrived.faults.get(row), None if row in arrived.faults else arrived.logprobs.get(row))
+            for row, token in enumerate(arrived.tokens)
         ]
-
-
-def fault_of(status: int) -> str | None:
-    """Why a row has no token; None when it has one."""
-    return FAULTS.get(status)

@@ -163,10 +163,8 @@ class Matcher:
 
         It is the same object whenever the grammar stands here. Its bits may be read until the matcher gives another.
         """
-        automaton = self._automaton
-        if automaton is not self._compiled.automaton:
-            automaton, _ = self._here()
-        known = automaton.masks.get(self._configs[-1])
+        automaton, config = self._here()
+        known = automaton.masks.get(config)
         if known is None or self.is_terminated or self._distinct is not None:
             return None
         if budget is not None and known.highest >= budget:
@@ -319,11 +317,8 @@ class Matcher:
     @property
     def is_complete(self) -> bool:
         """Whether what was accepted so far is a whole value, so that EOS is legal now."""
-        if self._automaton is not self._compiled.automaton:
-            self._replay()
-        config = self._configs[-1]
-        known = self._automaton.final.get(config)
-        return not self.is_terminated and (self._automaton.is_final(config) if known is None else known)
+        automaton, config = self._here()
+        return not self.is_terminated and automaton.is_final(config)
 
     @property
     def min_tokens_to_complete(self) -> int:
@@ -342,9 +337,7 @@ class Matcher:
         """
         if self.is_terminated:
             return []
-        if self._automaton is not self._compiled.automaton:
-            self._replay()
-        automaton, config = self._automaton, self._configs[-1]
+        automaton, config = self._here()
         text = automaton.forced_bytes(config, FORCED_BYTES)
         if not text:
             return []

@@ -45,7 +45,7 @@ def prove_once(schedule: Schedule, folder: Path) -> None:
 
 
 def _key(schedule: Schedule) -> str:
-    digest = hashlib.sha256(repr((schedule, schedule.packed())).encode())
+    digest = hashlib.sha256(repr(schedule).encode())
     for name in SOURCES:
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()[:32]

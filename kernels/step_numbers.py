@@ -264,7 +264,7 @@ class StepNumbers:
     def _scratch_bytes(self) -> int:
         """For mbarriers, and for the compiler, whose largest exchange between threads is put_merged's.
 
-        Where parts are polled it is not there: then 700 to 900 bytes are used, whatever the shape, so that of 16 KB
+        Where parts are polled it is not there: then 700 to 960 bytes are used, whatever the shape, so that of 16 KB
         nothing is left over at batch 8. test_decode_step.py compiles some, and a launch fails where it is too little.
         """
         if self.polled_parts:

@@ -6,15 +6,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from structgen.kernels.device.attention_heads import input_factor, rotated
-from structgen.kernels.device.attention_parts import leave_part
+from structgen.kernels.device.attention_heads import LOG2E, input_factor, rotated
+from structgen.kernels.device.attention_parts import EMPTY, leave_part
 from structgen.kernels.device.context_tiles import load_tile, page_share, put_tile, tile_pages
 from structgen.kernels.device.grid_sync import fresh_zero
 from structgen.kernels.device.products import activations_ready, column_sums, put_columns, put_rows
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
-
-LOG2E = gl.constexpr(1.4426950408889634)
-EMPTY = gl.constexpr(-1.0e30)
 
 
 @gluon.jit

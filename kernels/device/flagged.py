@@ -16,6 +16,10 @@ CHAINS = 4  # in which the checks of many words depend on each other
 def polling(loads: str, unready: str, registers: str, written: list[str], error: str, after: str = "") -> str:
     """PTX that repeats `loads`, then `unready`, which sets predicate p where a lane lacks something, until no lane of
     the warp does; all its lanes leave together (see grid_sync.wait). `error` is the operand that points to the error.
+
+    The branch in front is never taken, which ptxas cannot know: it gives the loop a point where all lanes meet again.
+    Without one, wgmma's addresses behind it would be taken for different in each lane. What is `written` must be set
+    there too, or its registers would live through the whole layer.
     """
     none = "\n".join(f"mov.b32 {one}, 0;" for one in written)
     return f"""{{

@@ -7,9 +7,9 @@ from triton.experimental.gluon import language as gl
 
 from structgen.kernels.device.dense_head import dense_head
 from structgen.kernels.device.grid_sync import wait
+from structgen.kernels.device.products import stage_places
 from structgen.kernels.device.sparse_head import sparse_head
 from structgen.kernels.device.step_parts import FULL, mark
-from structgen.kernels.device.triton_names import reinterpret
 
 
 @gluon.jit
@@ -21,14 +21,10 @@ def run_head(
 ):  # fmt: skip
     """The head after layer pass number `passes` - 1; unless it is `sparse`, its weights are in the ring from slot
     number `index` on, and its input comes with phase `odd` of `staged`. -> the next slot number."""
-    N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     NP: gl.constexpr = cfg.schedule.programs
     SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
-    AB: gl.constexpr = cfg.activation_blocks
-    whole_place = reinterpret(
-        activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], cfg.weight_layout
-    )
+    whole_place = stage_places(activations, cfg.stage_blocks, cfg)
     residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
     if (not cfg.staged) | (sparse != 0):
         wait(counters + FULL, passes * (2 * NP) * layers, error)

@@ -21,19 +21,20 @@ from structgen.kernels.device.norm import (
     put_neurons,
     put_relayed_input,
 )
-from structgen.kernels.device.products import activations_ready, row_product, staged_product
+from structgen.kernels.device.products import activations_ready, row_product, stage_places, staged_product
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, clear, field, mark
 from structgen.kernels.device.triton_names import block_barrier, reinterpret
 
 
 @gluon.jit
-def attend_and_merge(
-    query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
-    positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
-    keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone,
-    output_place, out_k_begin, out_k_end, own, target, error, trace, pid, layer, layers, cfg: gl.constexpr,
-):  # fmt: skip
+def attend_and_merge(args, cfg: gl.constexpr):
     """This program's parts of the attention; then the group's heads that Output multiplies, merged from all parts."""
+    (
+        query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
+        positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
+        keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone,
+        output_place, out_k_begin, out_k_end, own, target, error, trace, pid, layer, layers,
+    ) = args  # fmt: skip
     attend_parts(
         query, own_row, cache, parts, partial_max, partial_sum, table_of, tables, max_pages, positions, cos, sin,
         row_table, group, member, row, part, position, page_begin, page_end, keys, values,
@@ -63,7 +64,6 @@ def run_layers(
     are in the ring from slot number `index` on. -> the next slot number."""
     B: gl.constexpr = cfg.batch
     BT: gl.constexpr = cfg.batch_tile
-    N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     KB: gl.constexpr = cfg.schedule.shape.hidden_blocks
     D: gl.constexpr = cfg.schedule.shape.head_dim
@@ -75,20 +75,17 @@ def run_layers(
     P: gl.constexpr = cfg.schedule.parts
     INTER: gl.constexpr = cfg.schedule.shape.intermediate
     SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
-    AB: gl.constexpr = cfg.activation_blocks
-    XL: gl.constexpr = cfg.weight_layout
-    qkv_place = reinterpret(activations, gl.bfloat16, [AB // cfg.qkv_blocks, cfg.qkv_blocks * N, 64], XL)
-    output_place = reinterpret(activations, gl.bfloat16, [AB // cfg.output_blocks, cfg.output_blocks * N, 64], XL)
-    down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
-    whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
-
+    qkv_place = stage_places(activations, cfg.qkv_blocks, cfg)
+    output_place = stage_places(activations, cfg.output_blocks, cfg)
+    down_place = stage_places(activations, cfg.down_blocks, cfg)
+    whole_place = stage_places(activations, cfg.stage_blocks, cfg)
     STAGES: gl.constexpr = cfg.stages
     qkvs = qkv
     flagged_neurons = neurons.to(gl.pointer_type(gl.int64))
     relays = flagged_neurons + B * INTER
     TILES: gl.constexpr = cfg.tiles
     EARLY_TILES: gl.constexpr = cfg.tiles if cfg.batch_tile == 4 else 1  # registers for no more
-    tiles = reinterpret(activations, gl.bfloat16, [2 * TILES, 64, D], XL)
+    tiles = reinterpret(activations, gl.bfloat16, [2 * TILES, 64, D], cfg.weight_layout)
     group = field(table, "qkv_group", cfg)
     own = counters + FIRST_GROUP + group * 16
     full_base = epoch * (2 * NP) * layers
@@ -233,6 +230,13 @@ def run_layers(
                 put_tile(keys, values, tiles, 0, cfg)
                 keys, values = load_tile(cache, kept_pages(pages, TILES, cfg), group, cfg)
         mark(trace, pid, layer, layers, 5, cfg)
+        attention = (
+            query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
+            positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
+            keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone != 0,
+            output_place, out_k_begin, out_k_end, own, own_base + layer * (3 * M) + 2 * M, error,
+            trace, pid, layer, layers,
+        )  # fmt: skip
         if cfg.whole_heads:
             if short:
                 _, sums, out = attend(
@@ -243,21 +247,9 @@ def run_layers(
                 mark(trace, pid, layer, layers, 6, cfg)
                 put_heads(sums, out, output_place.index(0), cfg)
             else:
-                attend_and_merge(
-                    query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
-                    positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
-                    keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone != 0,
-                    output_place, out_k_begin, out_k_end, own, own_base + layer * (3 * M) + 2 * M, error,
-                    trace, pid, layer, layers, cfg,
-                )  # fmt: skip
+                attend_and_merge(attention, cfg)
         else:
-            attend_and_merge(
-                query, own_row, cache, partial, parts, partial_max, partial_sum, table_of, tables, max_pages,
-                positions, cos, sin, row_table, group, member, row, part, position, page_begin, page_end,
-                keys, values, more_keys, more_values, tiles, queries, weights, own_place, alone != 0,
-                output_place, out_k_begin, out_k_end, own, own_base + layer * (3 * M) + 2 * M, error,
-                trace, pid, layer, layers, cfg,
-            )  # fmt: skip
+            attend_and_merge(attention, cfg)
         # Output
         activations_ready()
         mark(trace, pid, layer, layers, 8, cfg)

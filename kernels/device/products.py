@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from structgen.kernels.device.grid_sync import fresh_zero, stamp
-from structgen.kernels.device.triton_names import block_barrier, copy_to_shared
+from structgen.kernels.device.triton_names import block_barrier, copy_to_shared, reinterpret
 
 
 @gluon.jit
@@ -74,6 +74,13 @@ def produce(
         copy_to_shared(desc, [(base + t * stride) * ROWS, 0], full.index(s), ring.index(s))
         index += 1
     return index
+
+
+@gluon.jit
+def stage_places(activations, BLOCKS: gl.constexpr, cfg: gl.constexpr):
+    """The memory of all activations as stages of BLOCKS blocks each: [stages, BLOCKS * columns, 64]."""
+    STAGES: gl.constexpr = cfg.activation_blocks // BLOCKS
+    return reinterpret(activations, gl.bfloat16, [STAGES, BLOCKS * cfg.columns, 64], cfg.weight_layout)
 
 
 @gluon.jit

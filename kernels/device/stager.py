@@ -20,9 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from structgen.kernels.device.grid_sync import wait
 from structgen.kernels.device.norm import load_input, norm_weights, row_factors, tile_places
-from structgen.kernels.device.products import put_activations
+from structgen.kernels.device.products import put_activations, stage_places
 from structgen.kernels.device.step_parts import FIRST_GROUP, FULL, RUN_HEAD, RUN_LAYERS, field, mark
-from structgen.kernels.device.triton_names import block_barrier, reinterpret
+from structgen.kernels.device.triton_names import block_barrier
 
 
 @gluon.jit
@@ -91,15 +91,12 @@ def stage_layers(
     residuals, neurons, counters, error, trace, norms, cfg: gl.constexpr,
 ):  # fmt: skip
     """For the layers of pass number `epoch`, after `ran` layers of earlier ones in this launch."""
-    N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     M: gl.constexpr = cfg.schedule.members
     NP: gl.constexpr = cfg.schedule.programs
     SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
-    AB: gl.constexpr = cfg.activation_blocks
-    XL: gl.constexpr = cfg.weight_layout
-    down_place = reinterpret(activations, gl.bfloat16, [AB // cfg.down_blocks, cfg.down_blocks * N, 64], XL)
-    whole_place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], XL)
+    down_place = stage_places(activations, cfg.down_blocks, cfg)
+    whole_place = stage_places(activations, cfg.stage_blocks, cfg)
     own = counters + FIRST_GROUP + field(table, "qkv_group", cfg) * 16
     full_base = epoch * (2 * NP) * layers
     own_base = epoch * (3 * M) * layers
@@ -125,12 +122,10 @@ def stage_head(
     staged, activations, factors, passes, layers, residuals, counters, error, norms, cfg: gl.constexpr
 ):  # fmt: skip
     """For a dense head after layer pass number `passes` - 1."""
-    N: gl.constexpr = cfg.columns
     H: gl.constexpr = cfg.schedule.shape.hidden
     NP: gl.constexpr = cfg.schedule.programs
     SIZE: gl.constexpr = cfg.batch_tile * cfg.schedule.shape.hidden
-    AB: gl.constexpr = cfg.activation_blocks
-    place = reinterpret(activations, gl.bfloat16, [AB // cfg.stage_blocks, cfg.stage_blocks * N, 64], cfg.weight_layout)
+    place = stage_places(activations, cfg.stage_blocks, cfg)
     residual = residuals + (2 + ((passes * layers - 1) & 1)) * SIZE
     wait(counters + FULL, passes * (2 * NP) * layers, error)
     stage_input(residual, norms + layers * (2 * H), place, staged, factors, cfg)
